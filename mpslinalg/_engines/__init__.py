@@ -1,0 +1,146 @@
+"""The three engines, and the one way to launch a kernel on whichever holds the tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from . import cpu, cuda, metal
+from .source import ShaderError
+
+__all__ = [
+    "ENGINES",
+    "Kernel",
+    "ShaderError",
+    "empty",
+    "flattened",
+    "kernel",
+    "launched",
+    "scalar",
+    "strides",
+]
+
+Argument = torch.Tensor | int | float
+
+
+class Launcher(Protocol):
+    """One compiled variant on one engine."""
+
+    def __call__(
+        self, arguments: Sequence[Argument], threads: tuple[int, ...], group: tuple[int, ...]
+    ) -> None: ...
+
+
+class Engine(Protocol):
+    """Compiles variants of kernels for one kind of device."""
+
+    name: str
+
+    def compile(self, shader: str, name: str, template: tuple[str, ...]) -> Launcher: ...
+
+
+ENGINES: dict[str, Engine] = {"mps": metal.ENGINE, "cuda": cuda.ENGINE, "cpu": cpu.ENGINE}
+
+# Every variant that this process has asked an engine for: what the strict Metal check must cover.
+launched: set[tuple[str, str, tuple[str, ...]]] = set()
+
+# What the checked engine leaves in integers that no kernel wrote.
+UNWRITTEN = -559038737
+# Strides inside a matrix are bound as 32-bit integers.
+MAX_STRIDE = 2**31 - 1
+
+_SCALARS = {
+    torch.float32: "float",
+    torch.complex64: "float2",
+    torch.float64: "double",
+    torch.complex128: "double2",
+}
+
+
+class Kernel:
+    """One variant of a kernel: compiled when a device first needs it, then a plain call."""
+
+    __slots__ = ("_launchers", "name", "shader", "template")
+
+    def __init__(self, shader: str, name: str, template: tuple[str, ...]) -> None:
+        self.shader, self.name, self.template = shader, name, template
+        self._launchers: dict[Engine, Launcher] = {}
+
+    def __call__(
+        self, *arguments: Argument, threads: tuple[int, ...], group: tuple[int, ...]
+    ) -> None:
+        """Queue the kernel: buffers and sizes in the order of its signature.
+
+        `threads` counts threads along each axis, as torch.mps.compile_shader's does; a kernel
+        with a barrier or a simd function takes a multiple of `group`.
+        """
+        first = arguments[0]
+        if not isinstance(first, torch.Tensor):
+            raise TypeError(f"mpslinalg: kernel {self.name}: the first argument is no tensor")
+        if 0 in threads:
+            return
+        engine = ENGINES[first.device.type]
+        launcher = self._launchers.get(engine)
+        if launcher is None:
+            launcher = engine.compile(self.shader, self.name, self.template)
+            self._launchers[engine] = launcher
+            launched.add((self.shader, self.name, self.template))
+        launcher(arguments, threads, group)
+
+
+@functools.cache
+def kernel(shader: str, name: str, *template: str | int) -> Kernel:
+    """The variant `name<*template>` of `shaders/<shader>.metal`."""
+    return Kernel(shader, name, tuple(map(str, template)))
+
+
+def scalar(dtype: torch.dtype) -> str:
+    """The shader type of a dtype: complex is a vector of two."""
+    return _SCALARS[dtype]
+
+
+def empty(
+    shape: Sequence[int],
+    like: torch.Tensor,
+    dtype: torch.dtype | None = None,
+    row_major: bool = False,
+) -> torch.Tensor:
+    """Uninitialised memory for a kernel's output; matrices are column-major, as LAPACK's.
+
+    The checked CPU engine fills it, so that what a kernel never wrote shows. It is no view of a
+    row-major tensor, which torch.autograd.Function would treat as one.
+    """
+    dtype = like.dtype if dtype is None else dtype
+    strides, step = [], 1
+    order = list(range(len(shape)))[::-1]
+    if len(shape) >= 2 and not row_major:
+        order[:2] = order[1::-1]
+    strides = [0] * len(shape)
+    for axis in order:
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    result = like.new_empty_strided(tuple(shape), strides, dtype=dtype)
+    if result.is_cpu and cpu.checking():
+        result.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else UNWRITTEN)
+    return result
+
+
+def strides(matrices: torch.Tensor) -> tuple[int, int, int]:
+    """Row, column and batch stride of a three-dimensional tensor, as the kernels take them."""
+    batch, row, column = matrices.stride()
+    return row, column, batch
+
+
+def flattened(matrices: torch.Tensor) -> torch.Tensor:
+    """The matrices as one batch for a kernel to read: (batch, m, n), no conj or neg bit.
+
+    A view wherever one stride can walk the batch and the others fit in 32 bits; else a copy.
+    """
+    resolved = matrices.resolve_conj().resolve_neg()
+    flat = resolved.reshape(-1, *resolved.shape[-2:]) if resolved.dim() != 3 else resolved
+    if flat.dim() == 3 and max(flat.stride()[1:]) > MAX_STRIDE:
+        flat = flat.contiguous()
+    return flat

@@ -1,0 +1,97 @@
+// Metal's names for C++17 on the CPU engine: every GPU thread is a fiber of runtime.cpp.
+
+#define MPSL_INLINE inline __attribute__((always_inline))
+#include "metal_common.h"
+#include "runtime.h"
+
+#define kernel static inline
+#define device
+#define constant const
+#define threadgroup
+#define thread
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+#define UINT_MAX 0xffffffffu
+
+#define MPSL_PER_TYPE(T)                                                                           \
+  MPSL_INLINE T min(T a, T b) { return b < a ? b : a; }                                            \
+  MPSL_INLINE T max(T a, T b) { return a < b ? b : a; }                                            \
+  MPSL_INLINE T select(T a, T b, bool c) { return c ? b : a; }
+MPSL_PER_TYPE(int)
+MPSL_PER_TYPE(uint)
+MPSL_PER_TYPE(long)
+MPSL_PER_TYPE(ulong)
+MPSL_PER_TYPE(float)
+MPSL_PER_TYPE(double)
+#undef MPSL_PER_TYPE
+
+MPSL_INLINE float fabs(float x) { return __builtin_fabsf(x); }
+MPSL_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
+MPSL_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+MPSL_INLINE float log(float x) { return __builtin_logf(x); }
+MPSL_INLINE float ldexp(float x, int k) { return __builtin_ldexpf(x, k); }
+MPSL_INLINE float frexp(float x, int& k) { return __builtin_frexpf(x, &k); }
+MPSL_INLINE double fabs(double x) { return __builtin_fabs(x); }
+MPSL_INLINE double sqrt(double x) { return __builtin_sqrt(x); }
+MPSL_INLINE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+MPSL_INLINE double log(double x) { return __builtin_log(x); }
+MPSL_INLINE double ldexp(double x, int k) { return __builtin_ldexp(x, k); }
+MPSL_INLINE double frexp(double x, int& k) { return __builtin_frexp(x, &k); }
+
+static const mpsl::Runtime* mpsl_runtime;
+extern "C" void mpsl_bind(const mpsl::Runtime* runtime) { mpsl_runtime = runtime; }
+
+#define THREADGROUP_ARRAY(T, name, count)                                                          \
+  T* const name = (T*)mpsl_runtime->threadgroup_array(sizeof(T) * (count), #name)
+
+inline void threadgroup_barrier(int, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
+  mpsl_runtime->barrier({"threadgroup_barrier", file, line});
+}
+inline void simdgroup_barrier(int, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
+  mpsl_runtime->simd_barrier({"simdgroup_barrier", file, line});
+}
+
+namespace mpsl {
+// One round of a simd function: every lane of the simdgroup gives `value`, then reads what it wants.
+template <typename V> struct Lanes {
+  const char* slots;
+  Lanes(V value, Site site)
+      : slots((const char*)mpsl_runtime->exchange(&value, sizeof(V), site)) {}
+  V operator[](uint lane) const { return *(const V*)(slots + SLOT * (lane & 31)); }
+};
+}  // namespace mpsl
+
+template <typename V> V simd_shuffle(V v, ushort lane, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
+  return mpsl::Lanes<V>(v, {"simd_shuffle", file, line})[lane];
+}
+template <typename V> V simd_broadcast(V v, ushort lane, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
+  return mpsl::Lanes<V>(v, {"simd_broadcast", file, line})[lane];
+}
+template <typename V> V simd_shuffle_xor(V v, ushort mask, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
+  const mpsl::Lanes<V> lanes(v, {"simd_shuffle_xor", file, line});
+  return lanes[mpsl_runtime->lane() ^ mask];
+}
+template <typename V> V simd_max(V v, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
+  const mpsl::Lanes<V> lanes(v, {"simd_max", file, line});
+  V best = lanes[0];
+  for (uint i = 1; i < 32; ++i) best = max(best, lanes[i]);
+  return best;
+}
+template <typename V> V simd_min(V v, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
+  const mpsl::Lanes<V> lanes(v, {"simd_min", file, line});
+  V best = lanes[0];
+  for (uint i = 1; i < 32; ++i) best = min(best, lanes[i]);
+  return best;
+}
+template <typename V> V simd_sum(V v, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
+  const mpsl::Lanes<V> lanes(v, {"simd_sum", file, line});
+  V sum = lanes[0];
+  for (uint i = 1; i < 32; ++i) sum = sum + lanes[i];
+  return sum;
+}
+inline bool simd_any(bool v, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
+  const mpsl::Lanes<bool> lanes(v, {"simd_any", file, line});
+  bool any = false;
+  for (uint i = 0; i < 32; ++i) any = any || lanes[i];
+  return any;
+}

@@ -1,0 +1,241 @@
+"""Launch plans of the LU family: which kernels run for which sizes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mpslinalg import _op
+from mpslinalg._engines import empty, flattened, kernel, scalar, strides
+from mpslinalg._products import subtract_product
+from mpslinalg._triangular_plan import solve_in_place
+
+# A matrix in one thread's registers: 4 x 4 complex is 32 of the 128 an Apple GPU has.
+TINY = 4
+# A row in each lane of a simdgroup.
+SIMD = 32
+# One threadgroup factors the whole matrix in one launch.
+GROUP = 128
+# Columns of a panel beyond that, between two products.
+PANEL = 32
+# Bytes of a panel that a thread keeps in registers, and threads of a panel: 64 of the 128 registers
+# that an H200 gives each of 512 threads, of the 104 that an Apple GPU does.
+PANEL_BYTES = 256
+MAX_THREADS = 512
+# Bytes of one column chunk of lu_swap in threadgroup memory: 2 * 32 + 1 entries a column.
+SWAP_BYTES = 128
+
+
+def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
+    """What runs for these sizes, in a word for `which`."""
+    if m == n <= TINY:
+        return "lu_tiny"
+    if max(m, n) <= SIMD:
+        return "lu_simd"
+    return "lu_panel" if max(m, n) <= GROUP else f"lu_panel of {PANEL} columns, lu_swap, matmul"
+
+
+def _simd_width(n: int) -> int:
+    return 8 if n <= 8 else 16 if n <= 16 else 32
+
+
+def _whole_simdgroups(threads: int) -> int:
+    return -(-threads // 32) * 32
+
+
+def lu_factor(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """LU, pivots and info of A = P L U; without pivoting P = I."""
+    *batch_shape, m, n = A.shape
+    LU = empty(A.shape, A)
+    pivots = empty((*batch_shape, min(m, n)), A, torch.int32, row_major=True)
+    info = empty(batch_shape, A, torch.int32)
+    if min(m, n) == 0:
+        return LU, pivots, info.zero_()
+    if LU.numel() == 0:
+        return LU, pivots, info
+    matrices = flattened(A)
+    batch = matrices.shape[0]
+    if m == n <= TINY:
+        kernel("lu", "lu_tiny", scalar(A.dtype), n)(
+            matrices, LU, pivots, info, *strides(matrices), pivot, threads=(batch,), group=(64,)
+        )
+    elif max(m, n) <= SIMD:
+        width = _simd_width(max(m, n))
+        kernel("lu", "lu_simd", scalar(A.dtype), width)(
+            matrices, LU, pivots, info, m, n, batch, *strides(matrices), pivot,
+            threads=(-(-width * batch // 64) * 64,), group=(64,),
+        )  # fmt: skip
+    else:
+        LU.copy_(A)
+        _factor_blocked(flattened(LU), pivots, info, pivot)
+    return LU, pivots, info
+
+
+def _factor_blocked(LU: Tensor, pivots: Tensor, info: Tensor, pivot: bool) -> None:
+    batch, m, n = LU.shape
+    steps = min(m, n)
+    if max(m, n) <= GROUP:
+        _panel(LU, pivots, info, 0, steps, n, pivot)
+        return
+    itemsize = LU.element_size()
+    columns = max(SWAP_BYTES // itemsize, 1)
+    swap = kernel("lu", "lu_swap", scalar(LU.dtype), PANEL, columns)
+    for first in range(0, steps, PANEL):
+        last = min(first + PANEL, steps)
+        _panel(LU, pivots, info, first, last, last, pivot)
+        chunks = -(-first // columns) + -(-(n - last) // columns)
+        if chunks != 0:
+            swap(LU, pivots, m, n, first, last, threads=(128 * chunks, batch), group=(128, 1))
+        if last < m and last < n:
+            subtract_product(LU[:, last:, last:], LU[:, last:, first:last], LU[:, first:last, last:])
+
+
+def _panel(
+    LU: Tensor, pivots: Tensor, info: Tensor, first: int, last: int, end: int, pivot: bool
+) -> None:
+    batch, m, n = LU.shape
+    rows = 1
+    while rows * MAX_THREADS < m - first and rows * LU.element_size() < PANEL_BYTES:
+        rows *= 2
+    width = min(PANEL_BYTES // (rows * LU.element_size()), PANEL)
+    threads = _whole_simdgroups(-(-(m - first) // rows))
+    kernel("lu", "lu_panel", scalar(LU.dtype), rows, width)(
+        LU, pivots, info, m, n, first, last, end, pivot,
+        threads=(threads * batch,), group=(threads,),
+    )  # fmt: skip
+
+
+def _lu_factor_fake(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
+    *batch, m, n = A.shape
+    pivots = empty((*batch, min(m, n)), A, torch.int32, row_major=True)
+    return empty(A.shape, A), pivots, empty(batch, A, torch.int32)
+
+
+def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
+    """X with op(A) X = B from A's factors; trans 0, 1, 2: op(A) = A, A^T, A^H."""
+    X = empty(B.shape, B)
+    if X.numel() == 0:
+        return X
+    factors, right = flattened(LU), flattened(B)
+    swaps = pivots.reshape(-1, pivots.shape[-1])
+    batch, n, k = right.shape
+    transposed, conjugated = trans != 0, trans == 2
+    if n <= TINY:
+        group = (64, 1) if k >= 64 else (1, 64)
+        kernel("lu", "lu_solve_tiny", scalar(LU.dtype), n)(
+            factors, swaps, right, X, k, *strides(factors), swaps.stride(0), *strides(right),
+            transposed, conjugated, threads=(k, batch), group=group,
+        )  # fmt: skip
+    elif n <= SIMD:
+        width = _simd_width(n)
+        teams = 32 // width
+        kernel("lu", "lu_solve_simd", scalar(LU.dtype), width)(
+            factors, swaps, right, X, n, k, batch, *strides(factors), swaps.stride(0),
+            *strides(right), transposed, conjugated,
+            threads=(32 * -(-k // width), -(-batch // teams)), group=(32, 1),
+        )  # fmt: skip
+    else:
+        permutation = _permutation(swaps, n)
+        solution = flattened(X)
+        if transposed:
+            solution.copy_(right)
+            _solve_triangles(factors.mT, solution, True, conjugated)
+            right = solution.clone()
+            _permute(right, permutation, solution, inverse=True)
+        else:
+            _permute(right, permutation, solution, inverse=False)
+            _solve_triangles(factors, solution, False, conjugated)
+    return X
+
+
+def _solve_triangles(factors: Tensor, X: Tensor, transposed: bool, conjugated: bool) -> None:
+    # L has the unit diagonal: it is solved first in A, last in A^T.
+    solve_in_place(factors, X, lower=True, unit=not transposed, conjugated=conjugated)
+    solve_in_place(factors, X, lower=False, unit=transposed, conjugated=conjugated)
+
+
+def _permutation(pivots: Tensor, m: int) -> Tensor:
+    swaps = pivots.contiguous()
+    batch, count = swaps.shape
+    permutation = empty((batch, m), swaps, row_major=True)
+    kernel("lu", "lu_permutation", "int")(
+        swaps, permutation, m, count, threads=(m, batch), group=(64, 1)
+    )
+    return permutation
+
+
+def _permute(B: Tensor, permutation: Tensor, X: Tensor, inverse: bool) -> None:
+    batch, n, k = B.shape
+    kernel("lu", "lu_permute", scalar(B.dtype))(
+        B, permutation, X, n, k, *strides(B), inverse, threads=(n, k, batch), group=(64, 1, 1)
+    )
+
+
+def _lu_solve_fake(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
+    return empty(B.shape, B)
+
+
+def lu_det(LU: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """det, sign and logabsdet from the factors of square matrices."""
+    det, sign, logabsdet = _lu_det_fake(LU, pivots)
+    if det.numel() != 0:
+        factors = flattened(LU)
+        swaps = pivots.reshape(-1, pivots.shape[-1])
+        batch, n, _ = factors.shape
+        row, column, batch_stride = strides(factors)
+        kernel("lu", "lu_det", scalar(LU.dtype))(
+            factors, swaps, det, sign, logabsdet, n, row + column, batch_stride, swaps.stride(0),
+            threads=(32 * batch,), group=(32,),
+        )  # fmt: skip
+    return det, sign, logabsdet
+
+
+def _lu_det_fake(LU: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    batch = LU.shape[:-2]
+    return empty(batch, LU), empty(batch, LU), empty(batch, LU, LU.dtype.to_real())
+
+
+def lu_unpack(
+    LU: Tensor, pivots: Tensor, unpack_data: bool, unpack_pivots: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """P, L and U from the factors; what is not asked for has the shape (0,)."""
+    P, L, U = _lu_unpack_fake(LU, pivots, unpack_data, unpack_pivots)
+    *_, m, n = LU.shape
+    if unpack_data and L.numel() + U.numel() != 0:
+        factors = flattened(LU)
+        kernel("lu", "lu_split", scalar(LU.dtype))(
+            factors, L, U, m, n, *strides(factors),
+            threads=(n, m, factors.shape[0]), group=(32, 1, 1),
+        )  # fmt: skip
+    if unpack_pivots and P.numel() != 0:
+        permutation = _permutation(pivots.reshape(-1, pivots.shape[-1]), m)
+        kernel("lu", "lu_permutation_matrix", scalar(LU.dtype))(
+            permutation, P, m, threads=(m, m, permutation.shape[0]), group=(32, 1, 1)
+        )
+    return P, L, U
+
+
+def _lu_unpack_fake(
+    LU: Tensor, pivots: Tensor, unpack_data: bool, unpack_pivots: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    *batch, m, n = LU.shape
+    k = min(m, n)
+    P = empty((*batch, m, m) if unpack_pivots else (0,), LU, row_major=True)
+    L = empty((*batch, m, k) if unpack_data else (0,), LU, row_major=True)
+    U = empty((*batch, k, n) if unpack_data else (0,), LU, row_major=True)
+    return P, L, U
+
+
+_op.define(
+    "lu_factor(Tensor A, bool pivot) -> (Tensor, Tensor, Tensor)", lu_factor, _lu_factor_fake
+)
+_op.define(
+    "lu_solve(Tensor LU, Tensor pivots, Tensor B, int trans) -> Tensor", lu_solve, _lu_solve_fake
+)
+_op.define("lu_det(Tensor LU, Tensor pivots) -> (Tensor, Tensor, Tensor)", lu_det, _lu_det_fake)
+_op.define(
+    "lu_unpack(Tensor LU, Tensor pivots, bool unpack_data, bool unpack_pivots)"
+    " -> (Tensor, Tensor, Tensor)",
+    lu_unpack,
+    _lu_unpack_fake,
+)

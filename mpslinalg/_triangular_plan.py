@@ -1,0 +1,81 @@
+"""Launch plan of the triangular solve."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mpslinalg import _op
+from mpslinalg._engines import empty, flattened, kernel, scalar, strides
+from mpslinalg._products import subtract_product
+
+# Rows of a diagonal block that one launch solves; a thread keeps that many entries in registers.
+BLOCK = 32
+
+
+def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
+    """What runs for these sizes, in a word for `which`."""
+    return "triangular_block" if n <= BLOCK else f"triangular_block in blocks of {BLOCK}, matmul"
+
+
+def solve_in_place(A: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bool) -> None:
+    """X := op(A)^-1 X for flattened A (batch, n, n) and column-major X (batch, n, k).
+
+    `A` is op(A) but for the conjugation; `lower` is of op(A). The blocked recursion turns all but
+    the diagonal blocks into products.
+    """
+    _solve_rows(A, X, 0, A.shape[-1], lower, unit, conjugated)
+
+
+def _solve_rows(
+    A: Tensor, X: Tensor, first: int, end: int, lower: bool, unit: bool, conjugated: bool
+) -> None:
+    if end - first <= BLOCK:
+        _solve_block(A, X, first, end - first, lower, unit, conjugated)
+        return
+    blocks = -(-(end - first) // BLOCK)
+    middle = first + blocks // 2 * BLOCK
+    top, bottom = (first, middle), (middle, end)
+    for solved, updated in (((top, bottom),) if lower else ((bottom, top),)):
+        _solve_rows(A, X, *solved, lower, unit, conjugated)
+        off_diagonal = A[:, slice(*updated), slice(*solved)]
+        subtract_product(
+            X[:, slice(*updated)],
+            off_diagonal.conj() if conjugated else off_diagonal,
+            X[:, slice(*solved)],
+        )
+        _solve_rows(A, X, *updated, lower, unit, conjugated)
+
+
+def _solve_block(
+    A: Tensor, X: Tensor, first: int, size: int, lower: bool, unit: bool, conjugated: bool
+) -> None:
+    batch, n, k = X.shape
+    kernel("triangular", "triangular_block", scalar(A.dtype), BLOCK)(
+        A, X, n, k, first, size, *strides(A), lower, unit, conjugated,
+        threads=(32 * -(-k // 32), batch), group=(32, 1),
+    )  # fmt: skip
+
+
+def solve_triangular(A: Tensor, B: Tensor, upper: bool, unitriangular: bool, trans: int) -> Tensor:
+    """X with op(A) X = B, A triangular; trans 0, 1, 2: op(A) = A, A^T, A^H."""
+    matrices = flattened(A)
+    X = empty(B.shape, B)
+    X.copy_(B)
+    if X.numel() != 0:
+        op = matrices.mT if trans != 0 else matrices
+        solve_in_place(op, flattened(X), upper == (trans != 0), unitriangular, trans == 2)
+    return X
+
+
+def _solve_triangular_fake(
+    A: Tensor, B: Tensor, upper: bool, unitriangular: bool, trans: int
+) -> Tensor:
+    return empty(B.shape, B)
+
+
+_op.define(
+    "solve_triangular(Tensor A, Tensor B, bool upper, bool unitriangular, int trans) -> Tensor",
+    solve_triangular,
+    _solve_triangular_fake,
+)

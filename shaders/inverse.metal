@@ -1,0 +1,150 @@
+#include "reduce.h"
+#include "scalar.h"
+#include "tile.h"
+
+// One thread inverts one N x N matrix in registers by Gauss-Jordan elimination with row pivoting.
+// V is T for any strides, or a vector that A (then contiguous) and X are read and written by.
+// X is column-major. info: the first zero pivot, from 1, else 0.
+template <typename T, int N, typename V>
+[[max_total_threads_per_threadgroup(64)]] kernel void inverse_tiny(
+    device const T* A [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& row_stride [[buffer(3)]],
+    constant uint& column_stride [[buffer(4)]],
+    constant long& batch_stride [[buffer(5)]],
+    uint id [[thread_position_in_grid]]) {
+  constexpr int VECTORS = int(N * N * sizeof(T) / sizeof(V));
+  T a[N][N];
+  if constexpr (sizeof(V) == sizeof(T)) {
+    device const T* from = A + long(id) * batch_stride;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        a[i][j] = from[uint(i) * row_stride + uint(j) * column_stride];
+      }
+    }
+  } else {
+    device const V* from = (device const V*)A + ulong(id) * VECTORS;
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) unpack<T, N, V>(a, v, from[v]);
+  }
+  uint swapped[N];
+  int failed = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const uint p = pivot_row<T, N>(a, k, true);
+    swapped[k] = p;
+    swap_rows<T, N>(a, k, p);
+    failed = is_zero(a[k][k]) && failed == 0 ? k + 1 : failed;
+    const T inverse = quotient(one<T>(), a[k][k]);
+    a[k][k] = one<T>();
+#pragma unroll
+    for (int j = 0; j < N; ++j) a[k][j] = mul(a[k][j], inverse);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i != k) {
+        const T factor = a[i][k];
+        a[i][k] = zero<T>();
+#pragma unroll
+        for (int j = 0; j < N; ++j) a[i][j] = mul_sub(a[i][j], factor, a[k][j]);
+      }
+    }
+  }
+  // The inverse of P A has its columns permuted: undo the swaps from the last to the first.
+#pragma unroll
+  for (int k = N - 1; k >= 0; --k) swap_columns_of<T, N>(a, k, swapped[k]);
+  if constexpr (sizeof(V) == sizeof(T)) {
+    device T* to = X + ulong(id) * (N * N);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) to[j * N + i] = a[i][j];
+    }
+  } else {
+    device V* to = (device V*)X + ulong(id) * VECTORS;
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) to[v] = pack<T, N, V>(a, v);
+  }
+  info[id] = failed;
+}
+
+// N lanes invert one n x n matrix, n <= N, in place by Gauss-Jordan elimination: a lane owns a row in
+// registers and rows are swapped in name only. A simdgroup holds 32 / N matrices.
+// A has any strides; X is column-major. info: the first zero pivot, from 1, else 0.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void inverse_simd(
+    device const T* A [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& batch [[buffer(4)]],
+    constant uint& row_stride [[buffer(5)]],
+    constant uint& column_stride [[buffer(6)]],
+    constant long& batch_stride [[buffer(7)]],
+    uint id [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const uint matrix = id / uint(N);
+  const uint row = lane % uint(N);
+  const uint first_lane = lane - row;
+  const bool owns = matrix < batch && row < n;
+  device const T* from = A + long(matrix) * batch_stride + long(row) * long(row_stride);
+  T a[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    a[j] = owns && uint(j) < n ? from[uint(j) * column_stride] : zero<T>();
+  }
+  uint position = row;
+  uint step_of_row = 0;
+  uint row_of_step = 0;
+  bool active = owns;
+  int failed = 0;
+  // Every step works on entry 0 and passes the others down: after N steps all are back in place.
+#pragma unroll(1)
+  for (uint k = 0; k < uint(N); ++k) {
+    T retired = a[0];
+    if (k < n) {
+      real_t<T> weight = active ? pivot_weight(retired) : real_t<T>(-1);
+      uint choice = position * 32 + row;
+      lane_argmax<N>(weight, choice);
+      const ushort pivot_lane = ushort(first_lane + choice % 32);
+      const bool chosen = row == choice % 32;
+      position = chosen ? k : (position == k ? choice / 32 : position);
+      active = active && !chosen;
+      step_of_row = chosen ? k : step_of_row;
+      row_of_step = row == k ? choice % 32 : row_of_step;
+      const T pivot = simd_shuffle(retired, pivot_lane);
+      failed = is_zero(pivot) && failed == 0 ? int(k) + 1 : failed;
+      const T inverse = quotient(one<T>(), pivot);
+      const T factor = mul(retired, inverse);
+      retired = chosen ? inverse : zero<T>() - factor;
+#pragma unroll
+      for (int j = 1; j < N; ++j) {
+        const T u = simd_shuffle(a[j], pivot_lane);
+        a[j - 1] = chosen ? mul(u, inverse) : mul_sub(a[j], factor, u);
+      }
+    } else {
+#pragma unroll
+      for (int j = 1; j < N; ++j) a[j - 1] = a[j];
+    }
+    a[N - 1] = retired;
+  }
+  if (row == 0 && matrix < batch) info[matrix] = failed;
+  device T* to = X + ulong(matrix) * n * n + step_of_row;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    // Column j of what stands here belongs to the unit vector of the row that was pivot j.
+    const uint column = simd_shuffle(row_of_step, ushort(first_lane + uint(j)));
+    if (owns && uint(j) < n) to[column * n] = a[j];
+  }
+}
+
+// One thread per entry of a batch of identity matrices.
+template <typename T>
+kernel void inverse_identity(
+    device T* X [[buffer(0)]],
+    constant uint& n [[buffer(1)]],
+    uint3 id [[thread_position_in_grid]]) {
+  X[(ulong(id.z) * n + id.y) * n + id.x] = id.x == id.y ? one<T>() : zero<T>();
+}

@@ -1,0 +1,618 @@
+#include "reduce.h"
+#include "scalar.h"
+#include "tile.h"
+
+// One thread factors one N x N matrix in registers.
+// A has any strides; LU is column-major. info: the first zero pivot, from 1, else 0.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void lu_tiny(
+    device const T* A [[buffer(0)]],
+    device T* LU [[buffer(1)]],
+    device int* pivots [[buffer(2)]],
+    device int* info [[buffer(3)]],
+    constant uint& row_stride [[buffer(4)]],
+    constant uint& column_stride [[buffer(5)]],
+    constant long& batch_stride [[buffer(6)]],
+    constant uint& pivoting [[buffer(7)]],
+    uint id [[thread_position_in_grid]]) {
+  device const T* from = A + long(id) * batch_stride;
+  T a[N][N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      a[i][j] = from[uint(i) * row_stride + uint(j) * column_stride];
+    }
+  }
+  int failed = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const uint p = pivot_row<T, N>(a, k, pivoting != 0);
+    pivots[ulong(id) * N + ulong(k)] = int(p) + 1;
+    swap_rows<T, N>(a, k, p);
+    const bool singular = is_zero(a[k][k]);
+    failed = singular && failed == 0 ? k + 1 : failed;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i > k) {
+        a[i][k] = singular ? a[i][k] : quotient(a[i][k], a[k][k]);
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          if (j > k) a[i][j] = mul_sub(a[i][j], a[i][k], a[k][j]);
+        }
+      }
+    }
+  }
+  device T* to = LU + ulong(id) * (N * N);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[j * N + i] = a[i][j];
+  }
+  info[id] = failed;
+}
+
+// Where a lane's row stands in the elimination of lu_simd.
+struct RowState {
+  uint row;
+  uint first_lane;
+  uint position;
+  uint active;
+  int pivot;
+  int failed;
+};
+
+// The steps of lu_simd from N - ACTIVE on.
+template <typename T, int N, int ACTIVE>
+inline void lu_simd_steps(thread T (&a)[N], thread RowState& state, uint steps, bool pivoting) {
+  constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
+#pragma unroll(1)
+  for (int step = 0; step < STEPS; ++step) {
+    const uint k = uint(N - ACTIVE + step);
+    T l = a[0];
+    if (k < steps) {
+      const bool eligible = state.active != 0 && (pivoting || state.position == k);
+      real_t<T> weight = eligible ? pivot_weight(l) : real_t<T>(-1);
+      // Equal weights fall to the higher row, as in LAPACK; the row comes along in the low bits.
+      uint choice = state.position * 32 + state.row;
+      lane_argmax<N>(weight, choice);
+      const uint pivot_position = choice / 32;
+      const uint pivot_row = choice % 32;
+      const ushort pivot_lane = ushort(state.first_lane + pivot_row);
+      const bool chosen = state.row == pivot_row;
+      state.pivot = state.row == k ? int(pivot_position) + 1 : state.pivot;
+      state.position = chosen ? k : (state.position == k ? pivot_position : state.position);
+      state.active = chosen ? 0u : state.active;
+      const T pivot = simd_shuffle(l, pivot_lane);
+      const bool singular = is_zero(pivot);
+      state.failed = singular && state.failed == 0 ? int(k) + 1 : state.failed;
+      if (state.active != 0 && !singular) l = quotient(l, pivot);
+#pragma unroll
+      for (int j = 1; j < ACTIVE; ++j) {
+        const T u = simd_shuffle(a[j], pivot_lane);
+        const bool open = state.active != 0 && (j <= ACTIVE - STEPS || j < ACTIVE - step);
+        a[j - 1] = open ? mul_sub(a[j], l, u) : a[j];
+      }
+    } else {
+#pragma unroll
+      for (int j = 1; j < ACTIVE; ++j) a[j - 1] = a[j];
+    }
+    a[ACTIVE - 1] = l;
+  }
+  if constexpr (ACTIVE > STEPS) lu_simd_steps<T, N, ACTIVE - STEPS>(a, state, steps, pivoting);
+}
+
+// N lanes factor one m x n matrix, m, n <= N: a lane owns a row in registers, and rows are swapped
+// in name only. A simdgroup holds 32 / N matrices.
+// A has any strides; LU is column-major. info: the first zero pivot, from 1, else 0.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void lu_simd(
+    device const T* A [[buffer(0)]],
+    device T* LU [[buffer(1)]],
+    device int* pivots [[buffer(2)]],
+    device int* info [[buffer(3)]],
+    constant uint& m [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant uint& batch [[buffer(6)]],
+    constant uint& row_stride [[buffer(7)]],
+    constant uint& column_stride [[buffer(8)]],
+    constant long& batch_stride [[buffer(9)]],
+    constant uint& pivoting [[buffer(10)]],
+    uint id [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const uint matrix = id / uint(N);
+  const uint row = lane % uint(N);
+  const bool owns = matrix < batch && row < m;
+  device const T* from = A + long(matrix) * batch_stride + long(row) * long(row_stride);
+  T a[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    a[j] = owns && uint(j) < n ? from[uint(j) * column_stride] : zero<T>();
+  }
+  const uint steps = min(m, n);
+  RowState state = {row, lane - row, row, owns ? 1u : 0u, 0, 0};
+  lu_simd_steps<T, N, N>(a, state, steps, pivoting != 0);
+  if (matrix < batch) {
+    if (row < steps) pivots[ulong(matrix) * steps + row] = state.pivot;
+    if (row == 0) info[matrix] = state.failed;
+  }
+  device T* to = LU + ulong(matrix) * m * n + state.position;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (owns && uint(j) < n) to[uint(j) * m] = a[slot<N>(j)];
+  }
+}
+
+// What the threads of lu_panel share, and where one of them stands.
+template <typename T> struct Panel {
+  threadgroup real_t<T>* weights;
+  threadgroup uint* rows;
+  threadgroup T* top;
+  threadgroup T* displaced;
+  threadgroup uint* swaps;
+  uint first_row;
+  uint threads;
+  uint m;
+  uint begin;
+  uint width;
+  uint lane;
+  uint simd;
+  uint pivoting;
+  int failed;
+};
+
+// The steps of a sub-panel of lu_panel from WIDTH - ACTIVE on. All threads of the group call it.
+template <typename T, int ROWS, int WIDTH, int ACTIVE>
+inline void lu_panel_steps(thread T (&a)[ROWS][WIDTH], thread Panel<T>& panel) {
+  constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
+#pragma unroll(1)
+  for (int step = 0; step < STEPS; ++step) {
+    const uint k = uint(WIDTH - ACTIVE + step);
+    const uint pivot = panel.begin + k;
+    const bool within = k < panel.width;
+    bool singular = true;
+    if (within) {
+      real_t<T> weight = real_t<T>(-1);
+      uint chosen = UINT_MAX;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint row = panel.first_row + uint(r) * panel.threads;
+        const real_t<T> candidate = pivot_weight(a[r][0]);
+        const bool better = row >= pivot && row < panel.m && candidate > weight;
+        weight = better ? candidate : weight;
+        chosen = better ? row : chosen;
+      }
+      lane_argmax<32>(weight, chosen);
+      if (panel.lane == 0) {
+        panel.weights[panel.simd] = weight;
+        panel.rows[panel.simd] = chosen;
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      const bool filled = panel.lane < panel.threads / 32;
+      weight = filled ? panel.weights[panel.lane] : real_t<T>(-1);
+      chosen = filled ? panel.rows[panel.lane] : UINT_MAX;
+      lane_argmax<32>(weight, chosen);
+      chosen = panel.pivoting != 0 ? chosen : pivot;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint row = panel.first_row + uint(r) * panel.threads;
+        if (row == chosen) {
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) panel.top[c] = a[r][c];
+        }
+        if (row == pivot) {
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) panel.displaced[c] = a[r][c];
+        }
+      }
+      if (panel.first_row == panel.begin) panel.swaps[k] = chosen;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      const T diagonal = panel.top[0];
+      singular = is_zero(diagonal);
+      panel.failed = singular && panel.failed == 0 ? int(pivot) + 1 : panel.failed;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint row = panel.first_row + uint(r) * panel.threads;
+        if (chosen != pivot && row == chosen) {
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) a[r][c] = panel.displaced[c];
+        }
+        if (chosen != pivot && row == pivot) {
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) a[r][c] = panel.top[c];
+        }
+        if (row > pivot && !singular) a[r][0] = quotient(a[r][0], diagonal);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const bool below = within && panel.first_row + uint(r) * panel.threads > pivot;
+      const T l = a[r][0];
+#pragma unroll
+      for (int c = 1; c < ACTIVE; ++c) {
+        const bool open = below && (c <= ACTIVE - STEPS || c < ACTIVE - step);
+        a[r][c - 1] = open ? mul_sub(a[r][c], l, panel.top[c]) : a[r][c];
+      }
+      a[r][ACTIVE - 1] = l;
+    }
+  }
+  if constexpr (ACTIVE > STEPS) lu_panel_steps<T, ROWS, WIDTH, ACTIVE - STEPS>(a, panel);
+}
+
+// One threadgroup factors the columns [first, last) of a matrix below row `first`, in sub-panels of
+// WIDTH columns, and brings the columns [last, end) up to date; a thread keeps ROWS rows of a
+// sub-panel in registers. Rows: at most ROWS times the threads. LU is column-major, in place;
+// swaps reach the columns [first, end) only. info: set when a pivot is zero and none was before.
+template <typename T, int ROWS, int WIDTH>
+[[max_total_threads_per_threadgroup(512)]] kernel void lu_panel(
+    device T* LU [[buffer(0)]],
+    device int* pivots [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& m [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& first [[buffer(5)]],
+    constant uint& last [[buffer(6)]],
+    constant uint& end [[buffer(7)]],
+    constant uint& pivoting [[buffer(8)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  constexpr int COLUMNS = 32;
+  THREADGROUP_ARRAY(real_t<T>, weights, 32);
+  THREADGROUP_ARRAY(uint, rows, 32);
+  THREADGROUP_ARRAY(T, top, WIDTH);
+  THREADGROUP_ARRAY(T, displaced, WIDTH);
+  THREADGROUP_ARRAY(uint, swaps, WIDTH);
+  THREADGROUP_ARRAY(uint, source, 2 * WIDTH);
+  THREADGROUP_ARRAY(uint, target, 2 * WIDTH);
+  THREADGROUP_ARRAY(T, l11, WIDTH * WIDTH);
+  THREADGROUP_ARRAY(T, tile, COLUMNS * (2 * WIDTH + 1));
+  device T* matrix = LU + ulong(group) * m * n;
+  device int* matrix_pivots = pivots + ulong(group) * min(m, n);
+  int failed = 0;
+  for (uint begin = first; begin < last; begin += WIDTH) {
+    const uint width = min(uint(WIDTH), last - begin);
+    T a[ROWS][WIDTH];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const uint row = begin + tid + uint(r) * threads;
+#pragma unroll
+      for (int c = 0; c < WIDTH; ++c) {
+        const bool inside = row < m && uint(c) < width;
+        a[r][c] = inside ? matrix[ulong(begin + uint(c)) * m + row] : zero<T>();
+      }
+    }
+    Panel<T> panel = {weights, rows, top, displaced, swaps, begin + tid, threads, m,
+                      begin, width, lane, simd, pivoting, failed};
+    lu_panel_steps<T, ROWS, WIDTH, WIDTH>(a, panel);
+    failed = panel.failed;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (tid < width) matrix_pivots[begin + tid] = int(swaps[tid]) + 1;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const uint row = begin + tid + uint(r) * threads;
+#pragma unroll
+      for (int c = 0; c < WIDTH; ++c) {
+        if (row < m && uint(c) < width) matrix[ulong(begin + uint(c)) * m + row] = a[r][slot<WIDTH>(c)];
+        if (r == 0 && tid < uint(WIDTH)) {
+          l11[c * WIDTH + int(tid)] = tid > uint(c) && tid < width ? a[r][slot<WIDTH>(c)] : zero<T>();
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    swap_tables<WIDTH>(swaps, begin, width, source, target, tid, threads);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint column = first; column < begin; column += COLUMNS) {
+      swap_columns<T, WIDTH, COLUMNS>(
+          matrix, m, column, min(uint(COLUMNS), begin - column), width, false, l11, source, target,
+          tile, tid, threads);
+    }
+    for (uint column = begin + width; column < end; column += COLUMNS) {
+      const uint count = min(uint(COLUMNS), end - column);
+      swap_columns<T, WIDTH, COLUMNS>(
+          matrix, m, column, count, width, true, l11, source, target, tile, tid, threads);
+      for (uint row = begin + width + tid; row < m; row += threads) {
+        T l[WIDTH];
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) {
+          l[k] = uint(k) < width ? matrix[ulong(begin + uint(k)) * m + row] : zero<T>();
+        }
+        for (uint c = 0; c < count; ++c) {
+          device T* entry = matrix + ulong(column + c) * m + row;
+          T sum = *entry;
+#pragma unroll
+          for (int k = 0; k < WIDTH; ++k) {
+            if (uint(k) < width) sum = mul_sub(sum, l[k], tile[c * (2 * WIDTH + 1) + uint(k)]);
+          }
+          *entry = sum;
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    }
+  }
+  if (tid == 0) info[group] = first == 0 || info[group] == 0 ? failed : info[group];
+}
+
+// One threadgroup brings COLUMNS columns outside the panel [first, last), last - first <= WIDTH, up
+// to date with it: swaps for those on its left; swaps and U12 = L11^-1 A12 for those on its right.
+template <typename T, int WIDTH, int COLUMNS>
+[[max_total_threads_per_threadgroup(128)]] kernel void lu_swap(
+    device T* LU [[buffer(0)]],
+    device const int* pivots [[buffer(1)]],
+    constant uint& m [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& first [[buffer(4)]],
+    constant uint& last [[buffer(5)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint2 threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(uint, swaps, WIDTH);
+  THREADGROUP_ARRAY(uint, source, 2 * WIDTH);
+  THREADGROUP_ARRAY(uint, target, 2 * WIDTH);
+  THREADGROUP_ARRAY(T, l11, WIDTH * WIDTH);
+  THREADGROUP_ARRAY(T, tile, COLUMNS * (2 * WIDTH + 1));
+  device T* matrix = LU + ulong(group.y) * m * n;
+  const uint width = last - first;
+  const uint left_groups = (first + uint(COLUMNS) - 1) / uint(COLUMNS);
+  const bool right = group.x >= left_groups;
+  const uint column = right ? last + (group.x - left_groups) * COLUMNS : group.x * COLUMNS;
+  const uint count = min(uint(COLUMNS), (right ? n : first) - column);
+  if (tid < width) swaps[tid] = uint(pivots[ulong(group.y) * min(m, n) + first + tid]) - 1;
+  for (uint i = tid; i < uint(WIDTH * WIDTH); i += threads.x) {
+    const uint row = i % uint(WIDTH);
+    const uint k = i / uint(WIDTH);
+    const bool inside = row > k && row < width;
+    l11[i] = inside ? matrix[ulong(first + k) * m + first + row] : zero<T>();
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  swap_tables<WIDTH>(swaps, first, width, source, target, tid, threads.x);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  swap_columns<T, WIDTH, COLUMNS>(
+      matrix, m, column, count, width, right, l11, source, target, tile, tid, threads.x);
+}
+
+// One thread per entry: permutation[i] is the row of A that pivoting moved to row i.
+template <typename I>
+kernel void lu_permutation(
+    device const I* pivots [[buffer(0)]],
+    device I* permutation [[buffer(1)]],
+    constant uint& m [[buffer(2)]],
+    constant uint& count [[buffer(3)]],
+    uint2 id [[thread_position_in_grid]]) {
+  const ulong matrix = ulong(id.y);
+  permutation[matrix * m + id.x] = I(row_before(pivots + matrix * count, count, id.x));
+}
+
+// One thread per entry of the larger of L and U, both row-major; steps = min(m, n).
+template <typename T>
+kernel void lu_split(
+    device const T* LU [[buffer(0)]],
+    device T* L [[buffer(1)]],
+    device T* U [[buffer(2)]],
+    constant uint& m [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& row_stride [[buffer(5)]],
+    constant uint& column_stride [[buffer(6)]],
+    constant long& batch_stride [[buffer(7)]],
+    uint3 id [[thread_position_in_grid]]) {
+  const uint j = id.x;
+  const uint i = id.y;
+  const uint steps = min(m, n);
+  const T entry =
+      LU[long(id.z) * batch_stride + long(i) * long(row_stride) + long(j) * long(column_stride)];
+  if (j < steps) {
+    L[(ulong(id.z) * m + i) * steps + j] = i > j ? entry : (i == j ? one<T>() : zero<T>());
+  }
+  if (i < steps) {
+    U[(ulong(id.z) * steps + i) * n + j] = i <= j ? entry : zero<T>();
+  }
+}
+
+// One thread per entry of P, row-major, from the permutation: A = P L U.
+template <typename T>
+kernel void lu_permutation_matrix(
+    device const int* permutation [[buffer(0)]],
+    device T* P [[buffer(1)]],
+    constant uint& m [[buffer(2)]],
+    uint3 id [[thread_position_in_grid]]) {
+  const ulong matrix = ulong(id.z);
+  const bool moved = permutation[matrix * m + id.x] == int(id.y);
+  P[(matrix * m + id.y) * m + id.x] = moved ? one<T>() : zero<T>();
+}
+
+// One thread per entry: X[i] = B[permutation[i]], or X[permutation[i]] = B[i] when `inverse`.
+// B has any strides; X is column-major.
+template <typename T>
+kernel void lu_permute(
+    device const T* B [[buffer(0)]],
+    device const int* permutation [[buffer(1)]],
+    device T* X [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& columns [[buffer(4)]],
+    constant uint& row_stride [[buffer(5)]],
+    constant uint& column_stride [[buffer(6)]],
+    constant long& batch_stride [[buffer(7)]],
+    constant uint& inverse [[buffer(8)]],
+    uint3 id [[thread_position_in_grid]]) {
+  const ulong matrix = ulong(id.z);
+  const uint moved = uint(permutation[matrix * n + id.x]);
+  const uint from = inverse != 0 ? id.x : moved;
+  const uint to = inverse != 0 ? moved : id.x;
+  X[(matrix * columns + id.y) * n + to] =
+      B[long(id.z) * batch_stride + long(from) * long(row_stride) + long(id.y) * long(column_stride)];
+}
+
+// One thread solves for one column: op(A) x = b, A = P L U of N x N in device memory.
+// `transposed` and `conjugated` say what op is. B has any strides; X is column-major.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void lu_solve_tiny(
+    device const T* LU [[buffer(0)]],
+    device const int* pivots [[buffer(1)]],
+    device const T* B [[buffer(2)]],
+    device T* X [[buffer(3)]],
+    constant uint& columns [[buffer(4)]],
+    constant uint& lu_row_stride [[buffer(5)]],
+    constant uint& lu_column_stride [[buffer(6)]],
+    constant long& lu_batch_stride [[buffer(7)]],
+    constant long& pivot_batch_stride [[buffer(8)]],
+    constant uint& row_stride [[buffer(9)]],
+    constant uint& column_stride [[buffer(10)]],
+    constant long& batch_stride [[buffer(11)]],
+    constant uint& transposed [[buffer(12)]],
+    constant uint& conjugated [[buffer(13)]],
+    uint2 id [[thread_position_in_grid]]) {
+  device const T* factors = LU + long(id.y) * lu_batch_stride;
+  device const int* swaps = pivots + long(id.y) * pivot_batch_stride;
+  device const T* b = B + long(id.y) * batch_stride + long(id.x) * long(column_stride);
+  device T* to = X + (ulong(id.y) * columns + id.x) * N;
+  T a[N][N];
+  T x[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    x[i] = b[uint(i) * row_stride];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const T entry = factors[uint(i) * lu_row_stride + uint(j) * lu_column_stride];
+      a[i][j] = conjugated != 0 ? conj(entry) : entry;
+    }
+  }
+  if (transposed == 0) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) swap_entries<T, N>(x, k, uint(swaps[k]) - 1);
+#pragma unroll
+    for (int i = 1; i < N; ++i) {
+#pragma unroll
+      for (int j = 0; j < i; ++j) x[i] = mul_sub(x[i], a[i][j], x[j]);
+    }
+#pragma unroll
+    for (int i = N - 1; i >= 0; --i) {
+#pragma unroll
+      for (int j = N - 1; j > i; --j) x[i] = mul_sub(x[i], a[i][j], x[j]);
+      x[i] = quotient(x[i], a[i][i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+      for (int j = 0; j < i; ++j) x[i] = mul_sub(x[i], a[j][i], x[j]);
+      x[i] = quotient(x[i], a[i][i]);
+    }
+#pragma unroll
+    for (int i = N - 1; i >= 0; --i) {
+#pragma unroll
+      for (int j = N - 1; j > i; --j) x[i] = mul_sub(x[i], a[j][i], x[j]);
+    }
+#pragma unroll
+    for (int k = N - 1; k >= 0; --k) swap_entries<T, N>(x, k, uint(swaps[k]) - 1);
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = x[i];
+}
+
+// N lanes solve for N columns of one matrix with n <= N rows; a simdgroup holds 32 / N such teams.
+// The factors lie in threadgroup memory, a lane's column in its registers. Strides as above.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void lu_solve_simd(
+    device const T* LU [[buffer(0)]],
+    device const int* pivots [[buffer(1)]],
+    device const T* B [[buffer(2)]],
+    device T* X [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& columns [[buffer(5)]],
+    constant uint& batch [[buffer(6)]],
+    constant uint& lu_row_stride [[buffer(7)]],
+    constant uint& lu_column_stride [[buffer(8)]],
+    constant long& lu_batch_stride [[buffer(9)]],
+    constant long& pivot_batch_stride [[buffer(10)]],
+    constant uint& row_stride [[buffer(11)]],
+    constant uint& column_stride [[buffer(12)]],
+    constant long& batch_stride [[buffer(13)]],
+    constant uint& transposed [[buffer(14)]],
+    constant uint& conjugated [[buffer(15)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  THREADGROUP_ARRAY(T, factors, 32 * N);
+  THREADGROUP_ARRAY(uint, moved, 32);
+  const uint team = lane / uint(N);
+  const uint slot = lane % uint(N);
+  const uint matrix = group.y * (32 / N) + team;
+  const uint column = group.x * uint(N) + slot;
+  threadgroup T* tile = factors + team * uint(N * N);
+  const bool inside = matrix < batch;
+  device const T* from = LU + long(matrix) * lu_batch_stride + long(slot) * long(lu_row_stride);
+  for (uint j = 0; j < uint(N); ++j) {
+    T entry = zero<T>();
+    if (inside && slot < n && j < n) entry = from[j * lu_column_stride];
+    tile[transposed != 0 ? slot * uint(N) + j : j * uint(N) + slot] =
+        conjugated != 0 ? conj(entry) : entry;
+  }
+  if (inside && slot < n) {
+    moved[lane] = row_before(pivots + long(matrix) * pivot_batch_stride, n, slot);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (inside && column < columns) {
+    device const T* b = B + long(matrix) * batch_stride + long(column) * long(column_stride);
+    device T* to = X + (ulong(matrix) * columns + column) * n;
+    threadgroup const uint* source = moved + team * uint(N);
+    T x[N];
+    if (transposed == 0) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) x[i] = uint(i) < n ? b[source[i] * row_stride] : zero<T>();
+      substitute<T, N, true>(x, tile, n, true);
+      substitute<T, N, false>(x, tile, n, false);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        if (uint(i) < n) to[i] = x[i];
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) x[i] = uint(i) < n ? b[uint(i) * row_stride] : zero<T>();
+      substitute<T, N, true>(x, tile, n, false);
+      substitute<T, N, false>(x, tile, n, true);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        if (uint(i) < n) to[source[i]] = x[i];
+      }
+    }
+  }
+}
+
+// One simdgroup multiplies the pivots of one matrix as mantissa times 2^exponent, so that no product
+// of some of them overflows or underflows where the determinant does not.
+template <typename T>
+[[max_total_threads_per_threadgroup(64)]] kernel void lu_det(
+    device const T* LU [[buffer(0)]],
+    device const int* pivots [[buffer(1)]],
+    device T* det [[buffer(2)]],
+    device T* sign [[buffer(3)]],
+    device real_t<T>* logabsdet [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant long& diagonal_stride [[buffer(6)]],
+    constant long& batch_stride [[buffer(7)]],
+    constant long& pivot_batch_stride [[buffer(8)]],
+    uint matrix [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  typedef real_t<T> R;
+  device const T* from = LU + long(matrix) * batch_stride;
+  device const int* swaps = pivots + long(matrix) * pivot_batch_stride;
+  T mantissa = one<T>();
+  int exponent = 0;
+  for (uint i = lane; i < n; i += 32) {
+    const T pivot = normalized(from[long(i) * diagonal_stride], exponent);
+    mantissa = normalized(mul(mantissa, pivot), exponent);
+    if (swaps[i] != int(i) + 1) mantissa = zero<T>() - mantissa;
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const T other = simd_shuffle_xor(mantissa, ushort(distance));
+    exponent += simd_shuffle_xor(exponent, ushort(distance));
+    mantissa = normalized(mul(mantissa, other), exponent);
+  }
+  if (lane == 0) {
+    det[matrix] = scale(mantissa, exponent);
+    sign[matrix] = direction(mantissa);
+    logabsdet[matrix] = log(modulus(mantissa)) + R(exponent) * log(R(2));
+  }
+}

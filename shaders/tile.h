@@ -1,0 +1,224 @@
+// Small matrices in one thread's registers. All indices are constants once the loops are unrolled.
+
+template <typename T, int N> inline void swap_rows(thread T (&a)[N][N], int k, uint other) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (i > k && uint(i) == other) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const T moved = a[k][j];
+        a[k][j] = a[i][j];
+        a[i][j] = moved;
+      }
+    }
+  }
+}
+
+// The row at or below k whose entry in column k weighs most; k itself without pivoting.
+template <typename T, int N> inline uint pivot_row(thread const T (&a)[N][N], int k, bool pivoting) {
+  uint row = uint(k);
+  real_t<T> best = pivot_weight(a[k][k]);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (i > k) {
+      const real_t<T> weight = pivot_weight(a[i][k]);
+      const bool better = pivoting && weight > best;
+      row = better ? uint(i) : row;
+      best = better ? weight : best;
+    }
+  }
+  return row;
+}
+
+// Where the row now at position `row` stood before the swaps `pivots` (1-based, as LAPACK's).
+inline uint row_before(device const int* pivots, uint count, uint row) {
+  for (uint k = count; k > 0; --k) {
+    const uint i = k - 1;
+    const uint p = uint(pivots[i]) - 1;
+    row = row == i ? p : (row == p ? i : row);
+  }
+  return row;
+}
+
+// What the swaps of rows begin .. begin + width amount to: the row now at target[e] comes from
+// source[e]. The first WIDTH entries are the rows of the block, the others those it swapped with;
+// UINT_MAX marks an entry that is unused or was listed before.
+template <int WIDTH>
+inline void swap_tables(
+    threadgroup const uint* swaps,
+    uint begin,
+    uint width,
+    threadgroup uint* source,
+    threadgroup uint* target,
+    uint tid,
+    uint threads) {
+  for (uint e = tid; e < uint(2 * WIDTH); e += threads) {
+    const uint k = e % uint(WIDTH);
+    const bool block = e < uint(WIDTH);
+    uint row = k >= width ? UINT_MAX : (block ? begin + k : swaps[k]);
+    if (!block && row != UINT_MAX) {
+      bool listed = row < begin + width;
+      for (uint i = 0; i < k; ++i) listed = listed || swaps[i] == row;
+      row = listed ? UINT_MAX : row;
+    }
+    target[e] = row;
+    for (uint i = width; i > 0; --i) {
+      const uint a = begin + i - 1;
+      const uint b = swaps[i - 1];
+      row = row == a ? b : (row == b ? a : row);
+    }
+    source[e] = row;
+  }
+}
+
+// Eliminations over register arrays keep their outer loop rolled, or their code would outgrow the
+// instruction cache: each step works on entry 0 and passes the others down by one, so that all
+// indices stay constant. SEGMENT steps share one width; then the entries they retired, which have
+// gathered at the end, are left out. slot() says where entry c is after the last step.
+constexpr constant int SEGMENT = 8;
+
+template <int N> inline constexpr int slot(int c) {
+  return N <= SEGMENT ? c : N - SEGMENT * (c / SEGMENT + 1) + c % SEGMENT;
+}
+
+// The steps of substitute() from N - ACTIVE on. At entry 0 stands the next unknown.
+template <typename T, int N, int ACTIVE, bool LOWER>
+inline void substitution_steps(
+    thread T (&x)[N], threadgroup const T* m, uint size, bool unit) {
+  constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
+#pragma unroll(1)
+  for (int step = 0; step < STEPS; ++step) {
+    const int k = N - ACTIVE + step;
+    const int j = LOWER ? k : N - 1 - k;
+    const bool within = uint(j) < size;
+    threadgroup const T* diagonal = m + j * (N + 1);
+    T known = x[0];
+    if (within && !unit) known = quotient(known, *diagonal);
+#pragma unroll
+    for (int i = 1; i < ACTIVE; ++i) {
+      const bool open = within && (i <= ACTIVE - STEPS || i < ACTIVE - step);
+      x[i - 1] = open ? mul_sub(x[i], diagonal[LOWER ? i : -i], known) : x[i];
+    }
+    x[ACTIVE - 1] = known;
+  }
+  if constexpr (ACTIVE > STEPS) substitution_steps<T, N, ACTIVE - STEPS, LOWER>(x, m, size, unit);
+}
+
+// x := M^-1 x for a triangular M of `size` <= N rows, given by columns: M(i, j) = m[j * N + i].
+// Outside its triangle and below row `size` M must be zero; its unit diagonal is not read.
+template <typename T, int N, bool LOWER>
+inline void substitute(thread T (&x)[N], threadgroup const T* m, uint size, bool unit) {
+  T y[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) y[i] = x[LOWER ? i : N - 1 - i];
+  substitution_steps<T, N, N, LOWER>(y, m, size, unit);
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[LOWER ? i : N - 1 - i] = y[slot<N>(i)];
+}
+
+// Swaps the rows of `count` columns as the tables say, and where `solve` holds puts L11^-1 times the
+// block's rows in their place. `tile` keeps them, one column every 2 WIDTH + 1. All threads call it.
+template <typename T, int WIDTH, int COLUMNS>
+inline void swap_columns(
+    device T* matrix,
+    uint m,
+    uint column,
+    uint count,
+    uint width,
+    bool solve,
+    threadgroup const T* l11,
+    threadgroup const uint* source,
+    threadgroup const uint* target,
+    threadgroup T* tile,
+    uint tid,
+    uint threads) {
+  constexpr uint STRIDE = 2 * WIDTH + 1;
+  for (uint i = tid; i < count * uint(2 * WIDTH); i += threads) {
+    const uint e = i % uint(2 * WIDTH);
+    const uint c = i / uint(2 * WIDTH);
+    if (target[e] != UINT_MAX) {
+      tile[c * STRIDE + e] = matrix[ulong(column + c) * m + source[e]];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  if (solve) {
+    if (tid < count) {
+      T x[WIDTH];
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) {
+        x[i] = uint(i) < width ? tile[tid * STRIDE + uint(i)] : zero<T>();
+      }
+      substitute<T, WIDTH, true>(x, l11, width, true);
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) {
+        if (uint(i) < width) tile[tid * STRIDE + uint(i)] = x[i];
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  for (uint i = tid; i < count * uint(2 * WIDTH); i += threads) {
+    const uint e = i % uint(2 * WIDTH);
+    const uint c = i / uint(2 * WIDTH);
+    if (target[e] != UINT_MAX) {
+      matrix[ulong(column + c) * m + target[e]] = tile[c * STRIDE + e];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+}
+
+template <typename T, int N> inline void swap_entries(thread T (&x)[N], int k, uint other) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (i > k && uint(i) == other) {
+      const T moved = x[k];
+      x[k] = x[i];
+      x[i] = moved;
+    }
+  }
+}
+
+template <typename T, int N> inline void swap_columns_of(thread T (&a)[N][N], int k, uint other) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (j > k && uint(j) == other) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const T moved = a[i][k];
+        a[i][k] = a[i][j];
+        a[i][j] = moved;
+      }
+    }
+  }
+}
+
+// Vector v of a row-major matrix into registers, and vector v of its column-major image out of them.
+template <typename T, int N, typename V> inline void unpack(thread T (&a)[N][N], int v, V from) {
+  if constexpr (sizeof(V) == 4 * sizeof(T)) {
+    const int at = 4 * v;
+    a[at / N][at % N] = from.x;
+    a[(at + 1) / N][(at + 1) % N] = from.y;
+    a[(at + 2) / N][(at + 2) % N] = from.z;
+    a[(at + 3) / N][(at + 3) % N] = from.w;
+  } else if constexpr (scalar_traits<T>::complex) {
+    const int at = 2 * v;
+    a[at / N][at % N] = T(from.x, from.y);
+    a[(at + 1) / N][(at + 1) % N] = T(from.z, from.w);
+  } else {
+    const int at = 2 * v;
+    a[at / N][at % N] = from.x;
+    a[(at + 1) / N][(at + 1) % N] = from.y;
+  }
+}
+template <typename T, int N, typename V> inline V pack(thread const T (&a)[N][N], int v) {
+  if constexpr (sizeof(V) == 4 * sizeof(T)) {
+    const int at = 4 * v;
+    return V(a[at % N][at / N], a[(at + 1) % N][(at + 1) / N], a[(at + 2) % N][(at + 2) / N],
+             a[(at + 3) % N][(at + 3) / N]);
+  } else if constexpr (scalar_traits<T>::complex) {
+    const T p = a[2 * v % N][2 * v / N];
+    const T q = a[(2 * v + 1) % N][(2 * v + 1) / N];
+    return V(p.x, p.y, q.x, q.y);
+  } else {
+    return V(a[2 * v % N][2 * v / N], a[(2 * v + 1) % N][(2 * v + 1) / N]);
+  }
+}
