@@ -52,17 +52,17 @@ template <typename T, int N>
   info[id] = failed;
 }
 
-// Where a lane's row stands in the elimination of lu_simd.
+// Where a lane's row stands in the elimination of lu_simd. At step k the rows at positions below k
+// are done; UINT_MAX is the position of a lane without a row.
 struct RowState {
   uint row;
   uint first_lane;
   uint position;
-  uint active;
   int pivot;
   int failed;
 };
 
-// The steps of lu_simd from N - ACTIVE on.
+// The steps of lu_simd from N - ACTIVE on. Rows that are done go through the update with l = 0.
 template <typename T, int N, int ACTIVE>
 inline void lu_simd_steps(thread T (&a)[N], thread RowState& state, uint steps, bool pivoting) {
   constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
@@ -71,7 +71,8 @@ inline void lu_simd_steps(thread T (&a)[N], thread RowState& state, uint steps, 
     const uint k = uint(N - ACTIVE + step);
     T l = a[0];
     if (k < steps) {
-      const bool eligible = state.active != 0 && (pivoting || state.position == k);
+      const bool open = state.position != UINT_MAX && state.position >= k;
+      const bool eligible = open && (pivoting || state.position == k);
       real_t<T> weight = eligible ? pivot_weight(l) : real_t<T>(-1);
       // Equal weights fall to the higher row, as in LAPACK; the row comes along in the low bits.
       uint choice = state.position * 32 + state.row;
@@ -82,16 +83,17 @@ inline void lu_simd_steps(thread T (&a)[N], thread RowState& state, uint steps, 
       const bool chosen = state.row == pivot_row;
       state.pivot = state.row == k ? int(pivot_position) + 1 : state.pivot;
       state.position = chosen ? k : (state.position == k ? pivot_position : state.position);
-      state.active = chosen ? 0u : state.active;
       const T pivot = simd_shuffle(l, pivot_lane);
       const bool singular = is_zero(pivot);
       state.failed = singular && state.failed == 0 ? int(k) + 1 : state.failed;
-      if (state.active != 0 && !singular) l = quotient(l, pivot);
+      const bool below = open && !chosen;
+      if (below && !singular) l = quotient(l, pivot);
+      const T factor = below ? l : zero<T>();
 #pragma unroll
       for (int j = 1; j < ACTIVE; ++j) {
-        const T u = simd_shuffle(a[j], pivot_lane);
-        const bool open = state.active != 0 && (j <= ACTIVE - STEPS || j < ACTIVE - step);
-        a[j - 1] = open ? mul_sub(a[j], l, u) : a[j];
+        T u = simd_shuffle(a[j], pivot_lane);
+        if (j > ACTIVE - STEPS) u = j < ACTIVE - step ? u : zero<T>();
+        a[j - 1] = mul_sub(a[j], factor, u);
       }
     } else {
 #pragma unroll
@@ -130,7 +132,7 @@ template <typename T, int N>
     a[j] = owns && uint(j) < n ? from[uint(j) * column_stride] : zero<T>();
   }
   const uint steps = min(m, n);
-  RowState state = {row, lane - row, row, owns ? 1u : 0u, 0, 0};
+  RowState state = {row, lane - row, owns ? row : UINT_MAX, 0, 0};
   lu_simd_steps<T, N, N>(a, state, steps, pivoting != 0);
   if (matrix < batch) {
     if (row < steps) pivots[ulong(matrix) * steps + row] = state.pivot;
@@ -146,15 +148,14 @@ template <typename T, int N>
 // What the threads of lu_panel share, and where one of them stands.
 template <typename T> struct Panel {
   threadgroup real_t<T>* weights;
-  threadgroup uint* rows;
+  threadgroup uint* positions;
   threadgroup T* top;
-  threadgroup T* displaced;
   threadgroup uint* swaps;
-  uint first_row;
-  uint threads;
   uint m;
   uint begin;
   uint width;
+  uint simds;
+  uint tid;
   uint lane;
   uint simd;
   uint pivoting;
@@ -162,81 +163,82 @@ template <typename T> struct Panel {
 };
 
 // The steps of a sub-panel of lu_panel from WIDTH - ACTIVE on. All threads of the group call it.
+// Rows are swapped in name only, as in lu_simd: position[r] says where row r of a thread stands.
 template <typename T, int ROWS, int WIDTH, int ACTIVE>
-inline void lu_panel_steps(thread T (&a)[ROWS][WIDTH], thread Panel<T>& panel) {
+inline void lu_panel_steps(
+    thread T (&a)[ROWS][WIDTH], thread uint (&position)[ROWS], thread Panel<T>& panel) {
   constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
 #pragma unroll(1)
   for (int step = 0; step < STEPS; ++step) {
     const uint k = uint(WIDTH - ACTIVE + step);
     const uint pivot = panel.begin + k;
-    const bool within = k < panel.width;
-    bool singular = true;
-    if (within) {
+    T factor[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) factor[r] = zero<T>();
+    if (k < panel.width) {
       real_t<T> weight = real_t<T>(-1);
       uint chosen = UINT_MAX;
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        const uint row = panel.first_row + uint(r) * panel.threads;
-        const real_t<T> candidate = pivot_weight(a[r][0]);
-        const bool better = row >= pivot && row < panel.m && candidate > weight;
+        const bool open = position[r] >= pivot && position[r] < panel.m;
+        const bool eligible = open && (panel.pivoting != 0 || position[r] == pivot);
+        const real_t<T> candidate = eligible ? pivot_weight(a[r][0]) : real_t<T>(-1);
+        const bool better =
+            candidate > weight || (candidate == weight && position[r] < chosen);
         weight = better ? candidate : weight;
-        chosen = better ? row : chosen;
+        chosen = better ? position[r] : chosen;
       }
       lane_argmax<32>(weight, chosen);
       if (panel.lane == 0) {
         panel.weights[panel.simd] = weight;
-        panel.rows[panel.simd] = chosen;
+        panel.positions[panel.simd] = chosen;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      const bool filled = panel.lane < panel.threads / 32;
+      const bool filled = panel.lane < panel.simds;
       weight = filled ? panel.weights[panel.lane] : real_t<T>(-1);
-      chosen = filled ? panel.rows[panel.lane] : UINT_MAX;
+      chosen = filled ? panel.positions[panel.lane] : UINT_MAX;
       lane_argmax<32>(weight, chosen);
-      chosen = panel.pivoting != 0 ? chosen : pivot;
+      if (panel.tid == 0) panel.swaps[k] = chosen;
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        const uint row = panel.first_row + uint(r) * panel.threads;
-        if (row == chosen) {
+        if (position[r] == chosen) {
 #pragma unroll
-          for (int c = 0; c < WIDTH; ++c) panel.top[c] = a[r][c];
-        }
-        if (row == pivot) {
-#pragma unroll
-          for (int c = 0; c < WIDTH; ++c) panel.displaced[c] = a[r][c];
+          for (int c = 0; c < ACTIVE; ++c) panel.top[c] = a[r][c];
         }
       }
-      if (panel.first_row == panel.begin) panel.swaps[k] = chosen;
       threadgroup_barrier(mem_flags::mem_threadgroup);
       const T diagonal = panel.top[0];
-      singular = is_zero(diagonal);
+      const bool singular = is_zero(diagonal);
       panel.failed = singular && panel.failed == 0 ? int(pivot) + 1 : panel.failed;
+      const bool by_inverse = ROWS > 1 && has_inverse(diagonal);
+      const T inverse = by_inverse ? quotient(one<T>(), diagonal) : diagonal;
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        const uint row = panel.first_row + uint(r) * panel.threads;
-        if (chosen != pivot && row == chosen) {
-#pragma unroll
-          for (int c = 0; c < WIDTH; ++c) a[r][c] = panel.displaced[c];
+        const bool top = position[r] == chosen;
+        position[r] = top ? pivot : (position[r] == pivot ? chosen : position[r]);
+        if (position[r] > pivot && position[r] < panel.m && !singular) {
+          a[r][0] = by_inverse ? mul(a[r][0], inverse) : quotient(a[r][0], diagonal);
+          factor[r] = a[r][0];
         }
-        if (chosen != pivot && row == pivot) {
-#pragma unroll
-          for (int c = 0; c < WIDTH; ++c) a[r][c] = panel.top[c];
-        }
-        if (row > pivot && !singular) a[r][0] = quotient(a[r][0], diagonal);
       }
     }
+    // Rows that are done, and steps that are none, pass with a factor of zero.
+    T retired[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      const bool below = within && panel.first_row + uint(r) * panel.threads > pivot;
-      const T l = a[r][0];
+    for (int r = 0; r < ROWS; ++r) retired[r] = a[r][0];
 #pragma unroll
-      for (int c = 1; c < ACTIVE; ++c) {
-        const bool open = below && (c <= ACTIVE - STEPS || c < ACTIVE - step);
-        a[r][c - 1] = open ? mul_sub(a[r][c], l, panel.top[c]) : a[r][c];
-      }
-      a[r][ACTIVE - 1] = l;
+    for (int c = 1; c < ACTIVE; ++c) {
+      T u = panel.top[c];
+      if (c > ACTIVE - STEPS) u = c < ACTIVE - step ? u : zero<T>();
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) a[r][c - 1] = mul_sub(a[r][c], factor[r], u);
     }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) a[r][ACTIVE - 1] = retired[r];
   }
-  if constexpr (ACTIVE > STEPS) lu_panel_steps<T, ROWS, WIDTH, ACTIVE - STEPS>(a, panel);
+  if constexpr (ACTIVE > STEPS) {
+    lu_panel_steps<T, ROWS, WIDTH, ACTIVE - STEPS>(a, position, panel);
+  }
 }
 
 // One threadgroup factors the columns [first, last) of a matrix below row `first`, in sub-panels of
@@ -260,48 +262,50 @@ template <typename T, int ROWS, int WIDTH>
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
   constexpr int COLUMNS = 32;
+  constexpr uint STRIDE = tile_stride<T, WIDTH>();
   THREADGROUP_ARRAY(real_t<T>, weights, 32);
-  THREADGROUP_ARRAY(uint, rows, 32);
+  THREADGROUP_ARRAY(uint, positions, 32);
   THREADGROUP_ARRAY(T, top, WIDTH);
-  THREADGROUP_ARRAY(T, displaced, WIDTH);
   THREADGROUP_ARRAY(uint, swaps, WIDTH);
   THREADGROUP_ARRAY(uint, source, 2 * WIDTH);
   THREADGROUP_ARRAY(uint, target, 2 * WIDTH);
   THREADGROUP_ARRAY(T, l11, WIDTH * WIDTH);
-  THREADGROUP_ARRAY(T, tile, COLUMNS * (2 * WIDTH + 1));
+  THREADGROUP_ARRAY(T, tile, COLUMNS * STRIDE);
   device T* matrix = LU + ulong(group) * m * n;
   device int* matrix_pivots = pivots + ulong(group) * min(m, n);
+  if (tid < uint(WIDTH)) top[tid] = zero<T>();
   int failed = 0;
   for (uint begin = first; begin < last; begin += WIDTH) {
     const uint width = min(uint(WIDTH), last - begin);
     T a[ROWS][WIDTH];
+    uint position[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       const uint row = begin + tid + uint(r) * threads;
+      position[r] = row < m ? row : UINT_MAX;
 #pragma unroll
       for (int c = 0; c < WIDTH; ++c) {
         const bool inside = row < m && uint(c) < width;
         a[r][c] = inside ? matrix[ulong(begin + uint(c)) * m + row] : zero<T>();
       }
     }
-    Panel<T> panel = {weights, rows, top, displaced, swaps, begin + tid, threads, m,
-                      begin, width, lane, simd, pivoting, failed};
-    lu_panel_steps<T, ROWS, WIDTH, WIDTH>(a, panel);
+    Panel<T> panel = {weights, positions, top, swaps, m, begin, width,
+                      threads / 32, tid, lane, simd, pivoting, failed};
+    lu_panel_steps<T, ROWS, WIDTH, WIDTH>(a, position, panel);
     failed = panel.failed;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (tid < width) matrix_pivots[begin + tid] = int(swaps[tid]) + 1;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-      const uint row = begin + tid + uint(r) * threads;
+      const uint row = position[r];
+      const uint i = row - begin;
 #pragma unroll
       for (int c = 0; c < WIDTH; ++c) {
-        if (row < m && uint(c) < width) matrix[ulong(begin + uint(c)) * m + row] = a[r][slot<WIDTH>(c)];
-        if (r == 0 && tid < uint(WIDTH)) {
-          l11[c * WIDTH + int(tid)] = tid > uint(c) && tid < width ? a[r][slot<WIDTH>(c)] : zero<T>();
-        }
+        const T entry = a[r][slot<WIDTH>(c)];
+        if (row < m && uint(c) < width) matrix[ulong(begin + uint(c)) * m + row] = entry;
+        if (i < width) l11[c * WIDTH + int(i)] = i > uint(c) ? entry : zero<T>();
       }
     }
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (tid < width) matrix_pivots[begin + tid] = int(swaps[tid]) + 1;
     swap_tables<WIDTH>(swaps, begin, width, source, target, tid, threads);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint column = first; column < begin; column += COLUMNS) {
@@ -319,12 +323,13 @@ template <typename T, int ROWS, int WIDTH>
         for (int k = 0; k < WIDTH; ++k) {
           l[k] = uint(k) < width ? matrix[ulong(begin + uint(k)) * m + row] : zero<T>();
         }
+#pragma unroll(4)
         for (uint c = 0; c < count; ++c) {
           device T* entry = matrix + ulong(column + c) * m + row;
           T sum = *entry;
 #pragma unroll
           for (int k = 0; k < WIDTH; ++k) {
-            if (uint(k) < width) sum = mul_sub(sum, l[k], tile[c * (2 * WIDTH + 1) + uint(k)]);
+            if (uint(k) < width) sum = mul_sub(sum, l[k], tile[c * STRIDE + uint(k)]);
           }
           *entry = sum;
         }
@@ -352,7 +357,7 @@ template <typename T, int WIDTH, int COLUMNS>
   THREADGROUP_ARRAY(uint, source, 2 * WIDTH);
   THREADGROUP_ARRAY(uint, target, 2 * WIDTH);
   THREADGROUP_ARRAY(T, l11, WIDTH * WIDTH);
-  THREADGROUP_ARRAY(T, tile, COLUMNS * (2 * WIDTH + 1));
+  THREADGROUP_ARRAY(T, tile, COLUMNS * (tile_stride<T, WIDTH>()));
   device T* matrix = LU + ulong(group.y) * m * n;
   const uint width = last - first;
   const uint left_groups = (first + uint(COLUMNS) - 1) / uint(COLUMNS);

@@ -80,6 +80,13 @@ template <typename T> inline T quotient(T a, T b) {
   }
 }
 
+// Whether 1 / b is far from overflow and from the denormals that Apple GPUs flush, so that a / b may
+// be formed as a times it. The bounds are powers of two well inside float32's range.
+template <typename T> inline bool has_inverse(T b) {
+  const real_t<T> size = cabs1(b);
+  return size > real_t<T>(0x1p-100f) && size < real_t<T>(0x1p100f);
+}
+
 // A pivot's weight in the search: NaN counts as infinite, so that it never hides behind a number.
 template <typename T> inline real_t<T> pivot_weight(T a) {
   const real_t<T> weight = cabs1(a);

@@ -105,7 +105,7 @@ inline void substitution_steps(
 }
 
 // x := M^-1 x for a triangular M of `size` <= N rows, given by columns: M(i, j) = m[j * N + i].
-// Outside its triangle and below row `size` M must be zero; its unit diagonal is not read.
+// The other triangle and a unit diagonal are not read; from row `size` on M may hold anything.
 template <typename T, int N, bool LOWER>
 inline void substitute(thread T (&x)[N], threadgroup const T* m, uint size, bool unit) {
   T y[N];
@@ -116,8 +116,14 @@ inline void substitute(thread T (&x)[N], threadgroup const T* m, uint size, bool
   for (int i = 0; i < N; ++i) x[LOWER ? i : N - 1 - i] = y[slot<N>(i)];
 }
 
+// From column to column of swap_columns' tile: sixteen bytes more than the column needs keep wide
+// accesses aligned and neighbouring columns on different banks.
+template <typename T, int WIDTH> inline constexpr uint tile_stride() {
+  return 2 * WIDTH + (sizeof(T) < 16 ? 16 / sizeof(T) : 1);
+}
+
 // Swaps the rows of `count` columns as the tables say, and where `solve` holds puts L11^-1 times the
-// block's rows in their place. `tile` keeps them, one column every 2 WIDTH + 1. All threads call it.
+// block's rows in their place. `tile` keeps them by columns. All threads of the group call it.
 template <typename T, int WIDTH, int COLUMNS>
 inline void swap_columns(
     device T* matrix,
@@ -132,7 +138,7 @@ inline void swap_columns(
     threadgroup T* tile,
     uint tid,
     uint threads) {
-  constexpr uint STRIDE = 2 * WIDTH + 1;
+  constexpr uint STRIDE = tile_stride<T, WIDTH>();
   for (uint i = tid; i < count * uint(2 * WIDTH); i += threads) {
     const uint e = i % uint(2 * WIDTH);
     const uint c = i / uint(2 * WIDTH);

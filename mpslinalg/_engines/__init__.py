@@ -114,15 +114,17 @@ def empty(
     row-major tensor, which torch.autograd.Function would treat as one.
     """
     dtype = like.dtype if dtype is None else dtype
-    strides, step = [], 1
-    order = list(range(len(shape)))[::-1]
-    if len(shape) >= 2 and not row_major:
-        order[:2] = order[1::-1]
-    strides = [0] * len(shape)
-    for axis in order:
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    result = like.new_empty_strided(tuple(shape), strides, dtype=dtype)
+    if row_major or len(shape) < 2:
+        result = torch.empty(shape, dtype=dtype, device=like.device)
+    else:
+        *batch, m, n = shape
+        step = max(m, 1)
+        steps = [step, 1]
+        step *= max(n, 1)
+        for size in reversed(batch):
+            steps.append(step)
+            step *= max(size, 1)
+        result = torch.empty_strided(shape, steps[::-1], dtype=dtype, device=like.device)
     if result.is_cpu and cpu.checking():
         result.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else UNWRITTEN)
     return result
@@ -139,8 +141,11 @@ def flattened(matrices: torch.Tensor) -> torch.Tensor:
 
     A view wherever one stride can walk the batch and the others fit in 32 bits; else a copy.
     """
-    resolved = matrices.resolve_conj().resolve_neg()
-    flat = resolved.reshape(-1, *resolved.shape[-2:]) if resolved.dim() != 3 else resolved
-    if flat.dim() == 3 and max(flat.stride()[1:]) > MAX_STRIDE:
-        flat = flat.contiguous()
-    return flat
+    if matrices.is_conj():
+        matrices = matrices.resolve_conj()
+    if matrices.is_neg():
+        matrices = matrices.resolve_neg()
+    if matrices.dim() != 3:
+        matrices = matrices.reshape(-1, *matrices.shape[-2:])
+    _, row, column = matrices.stride()
+    return matrices.contiguous() if max(row, column) > MAX_STRIDE else matrices

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
-import math
-from collections.abc import Sequence
+import os
+import struct
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy
 import torch
 
 from . import cache, source
 from .source import Buffer, Index, ShaderError, Signature
 
-_VALUES: dict[str, Any] = {
-    "uint": numpy.uint32,
-    "int": numpy.int32,
-    "long": numpy.int64,
-    "ulong": numpy.uint64,
-    "float": numpy.float32,
+
+def _float_bits(value: float) -> int:
+    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
+    return bits
+
+
+# Each argument travels in a slot of eight bytes, of which the kernel reads as many as it declares.
+_BITS: dict[str, Callable[[Any], int]] = {
+    "uint": int,
+    "int": int,
+    "long": int,
+    "ulong": int,
+    "float": _float_bits,
 }
 
 
@@ -37,8 +45,23 @@ def _core() -> Any:
             "mpslinalg: kernels on CUDA tensors need the package cuda-core: "
             "pip install 'mpslinalg[cuda]'"
         ) from error
-    names = ("LaunchConfig", "ObjectCode", "Program", "ProgramOptions", "launch")
+    names = ("ObjectCode", "Program", "ProgramOptions")
     return SimpleNamespace(version=core.__version__, **{name: getattr(core, name) for name in names})
+
+
+@functools.cache
+def _launch_function() -> Callable[..., int]:
+    """The driver's cuLaunchKernel. cuda.core's launch() does the same in some 15 us a call."""
+    driver = ctypes.PyDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    function = driver.cuLaunchKernel
+    pointer, count = ctypes.c_void_p, ctypes.c_uint
+    function.argtypes = [pointer, *[count] * 7, pointer, pointer, pointer]
+    function.restype = ctypes.c_int
+    return function  # type: ignore[no-any-return]
+
+
+# What the entry gets besides the arguments: threads along each axis, groups along two.
+_GRID = ("nx", "ny", "nz", "gx", "gy")
 
 
 def translation_unit(
@@ -58,7 +81,7 @@ def translation_unit(
             call.append(f"a{position}")
     call += [_index(index) for index in signature.indices]
     # Metal's grids reach 2^32 along each axis, CUDA's only along x: axes are folded into x.
-    parameters += ["uint nx", "uint ny", "uint nz", "uint gx", "uint gy"]
+    parameters += [f"uint {name}" for name in _GRID]
     guard = "" if signature.cooperative else "if (px >= nx || py >= ny || pz >= nz) return;"
     return (
         f"{prologue}\n{shader_text}\n"
@@ -104,22 +127,26 @@ class _CudaLauncher:
         self._shader_text, self._what = shader_text, what
         self._signature, self._template = signature, template
         # By device and group size: the size bounds the registers that a thread may have.
-        self._kernels: dict[tuple[int, int], Any] = {}
-        self._converters = [
-            None if isinstance(argument, Buffer) else _VALUES[argument.type]
+        self._kernels: dict[tuple[int, int], tuple[Any, int]] = {}
+        self._bits = [
+            None if isinstance(argument, Buffer) else _BITS[argument.type]
             for argument in signature.arguments
         ]
-        self._count = len(self._converters)
+        count = len(self._bits)
+        self._slots = (ctypes.c_uint64 * (count + len(_GRID)))()
+        start = ctypes.addressof(self._slots)
+        self._pointers = (ctypes.c_void_p * len(self._slots))(
+            *(start + 8 * i for i in range(len(self._slots)))
+        )
 
-    def _compiled(self, device: int, threads: int) -> Any:
+    def _compiled(self, device: int, threads: int) -> int:
         bound = 1 << max(threads - 1, 31).bit_length()
-        kernel = self._kernels.get((device, bound))
-        if kernel is None:
+        if (device, bound) not in self._kernels:
             with torch.cuda.device(device):
                 kernel = self._build(device, bound)
-            self._kernels[device, bound] = kernel
-        self._kernels[device, threads] = kernel
-        return kernel
+            self._kernels[device, bound] = kernel, int(kernel.handle)
+        self._kernels[device, threads] = self._kernels[device, bound]
+        return self._kernels[device, threads][1]
 
     def _build(self, device: int, bound: int) -> Any:
         core = _core()
@@ -149,37 +176,36 @@ class _CudaLauncher:
         threads: tuple[int, ...],
         group: tuple[int, ...],
     ) -> None:
-        if len(arguments) != self._count:
+        bits, slots = self._bits, self._slots
+        if len(arguments) != len(bits):
             raise TypeError(
-                f"mpslinalg: {self._what} takes {self._count} arguments, got {len(arguments)}"
+                f"mpslinalg: {self._what} takes {len(bits)} arguments, got {len(arguments)}"
             )
-        first = arguments[0]
-        assert isinstance(first, torch.Tensor)
-        device = first.device.index
+        device: int = arguments[0].device.index  # type: ignore[union-attr]
         nx, ny, nz = (*threads, 1, 1)[:3]
-        block = (*group, 1, 1)[:3]
-        group_threads = math.prod(block)
-        kernel = self._kernels.get((device, group_threads))
-        if kernel is None:
-            kernel = self._compiled(device, group_threads)
-        gx, gy, gz = -(-nx // block[0]), -(-ny // block[1]), -(-nz // block[2])
-        converted = [
-            given.data_ptr() if convert is None else convert(given)  # type: ignore[union-attr]
-            for given, convert in zip(arguments, self._converters, strict=True)
-        ]
-        sizes = map(numpy.uint32, (nx, ny, nz, gx, gy))
-        config = _config(gx * gy * gz, block)
-        stream = torch.cuda.current_stream(device)
+        bx, by, bz = (*group, 1, 1)[:3]
+        found = self._kernels.get((device, bx * by * bz))
+        function = found[1] if found is not None else self._compiled(device, bx * by * bz)
+        gx, gy, gz = -(-nx // bx), -(-ny // by), -(-nz // bz)
+        # No other thread comes between: the GIL is held from the first slot to the launch.
+        for position, (given, convert) in enumerate(zip(arguments, bits, strict=True)):
+            slots[position] = given.data_ptr() if convert is None else convert(given)  # type: ignore[union-attr]
+        count = len(bits)
+        slots[count], slots[count + 1], slots[count + 2] = nx, ny, nz
+        slots[count + 3], slots[count + 4] = gx, gy
+        launch = (function, gx * gy * gz, 1, 1, bx, by, bz, 0)
         if device == torch.cuda.current_device():
-            _core().launch(stream, config, kernel, *converted, *sizes)
+            self._launch(launch, device)
         else:
             with torch.cuda.device(device):
-                _core().launch(stream, config, kernel, *converted, *sizes)
+                self._launch(launch, device)
 
-
-@functools.lru_cache(maxsize=4096)
-def _config(blocks: int, block: tuple[int, int, int]) -> Any:
-    return _core().LaunchConfig(grid=(blocks, 1, 1), block=block)
+    def _launch(self, launch: tuple[int, ...], device: int) -> None:
+        # The raw handle of torch's current stream; the public object costs 2 us to make.
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        code = _launch_function()(*launch, stream, self._pointers, None)
+        if code != 0:
+            raise RuntimeError(f"mpslinalg: {self._what}: cuLaunchKernel failed with CUDA error {code}")
 
 
 class CudaEngine:

@@ -19,7 +19,8 @@ MPSL_INLINE double frexp(double x, int& k) { return frexp(x, &k); }
 #define NAN __int_as_float(0x7fffffff)
 #define UINT_MAX 0xffffffffu
 
-#define THREADGROUP_ARRAY(T, name, count) __shared__ T name[count]
+// Aligned, so that neighbouring accesses merge into wide ones.
+#define THREADGROUP_ARRAY(T, name, count) __shared__ __align__(16) T name[count]
 
 // Metal's device barrier orders within the threadgroup alone, and so does this one.
 __forceinline__ void threadgroup_barrier(int) { __syncthreads(); }
