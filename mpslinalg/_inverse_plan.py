@@ -37,7 +37,7 @@ def inv(A: Tensor) -> tuple[Tensor, Tensor]:
         width = 8 if n <= 8 else 16 if n <= 16 else 32
         kernel("inverse", "inverse_simd", scalar(A.dtype), width)(
             matrices, X, info, n, batch, *strides(matrices),
-            threads=(-(-width * batch // 64) * 64,), group=(64,),
+            threads=(-(-width * batch // 32) * 32,), group=(32,),
         )  # fmt: skip
     else:
         LU, pivots, info = _lu_plan.lu_factor(A, True)

@@ -63,7 +63,7 @@ def lu_factor(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
         width = _simd_width(max(m, n))
         kernel("lu", "lu_simd", scalar(A.dtype), width)(
             matrices, LU, pivots, info, m, n, batch, *strides(matrices), pivot,
-            threads=(-(-width * batch // 64) * 64,), group=(64,),
+            threads=(-(-width * batch // 32) * 32,), group=(32,),
         )  # fmt: skip
     else:
         LU.copy_(A)

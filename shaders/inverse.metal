@@ -89,12 +89,11 @@ template <typename T, int N>
   const uint row = lane % uint(N);
   const uint first_lane = lane - row;
   const bool owns = matrix < batch && row < n;
-  device const T* from = A + long(matrix) * batch_stride + long(row) * long(row_stride);
+  THREADGROUP_ARRAY(T, tile, 32 * (N + 1));
   T a[N];
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    a[j] = owns && uint(j) < n ? from[uint(j) * column_stride] : zero<T>();
-  }
+  load_row<T, N>(
+      a, A + long(matrix) * batch_stride, matrix < batch, row, n, n, row_stride, column_stride,
+      tile + lane / uint(N) * uint(N * (N + 1)));
   uint position = row;
   uint step_of_row = 0;
   uint row_of_step = 0;

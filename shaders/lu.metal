@@ -125,12 +125,11 @@ template <typename T, int N>
   const uint matrix = id / uint(N);
   const uint row = lane % uint(N);
   const bool owns = matrix < batch && row < m;
-  device const T* from = A + long(matrix) * batch_stride + long(row) * long(row_stride);
+  THREADGROUP_ARRAY(T, tile, 32 * (N + 1));
   T a[N];
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    a[j] = owns && uint(j) < n ? from[uint(j) * column_stride] : zero<T>();
-  }
+  load_row<T, N>(
+      a, A + long(matrix) * batch_stride, matrix < batch, row, m, n, row_stride, column_stride,
+      tile + lane / uint(N) * uint(N * (N + 1)));
   const uint steps = min(m, n);
   RowState state = {row, lane - row, owns ? row : UINT_MAX, 0, 0};
   lu_simd_steps<T, N, N>(a, state, steps, pivoting != 0);
@@ -283,10 +282,11 @@ template <typename T, int ROWS, int WIDTH>
     for (int r = 0; r < ROWS; ++r) {
       const uint row = begin + tid + uint(r) * threads;
       position[r] = row < m ? row : UINT_MAX;
+      device const T* from = matrix + ulong(begin) * m + row;
 #pragma unroll
       for (int c = 0; c < WIDTH; ++c) {
-        const bool inside = row < m && uint(c) < width;
-        a[r][c] = inside ? matrix[ulong(begin + uint(c)) * m + row] : zero<T>();
+        a[r][c] = row < m && uint(c) < width ? *from : zero<T>();
+        from += m;
       }
     }
     Panel<T> panel = {weights, positions, top, swaps, m, begin, width,
@@ -296,12 +296,20 @@ template <typename T, int ROWS, int WIDTH>
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       const uint row = position[r];
-      const uint i = row - begin;
+      if (row < m) {
+        device T* to = matrix + ulong(begin) * m + row;
 #pragma unroll
-      for (int c = 0; c < WIDTH; ++c) {
-        const T entry = a[r][slot<WIDTH>(c)];
-        if (row < m && uint(c) < width) matrix[ulong(begin + uint(c)) * m + row] = entry;
-        if (i < width) l11[c * WIDTH + int(i)] = i > uint(c) ? entry : zero<T>();
+        for (int c = 0; c < WIDTH; ++c) {
+          if (uint(c) < width) *to = a[r][slot<WIDTH>(c)];
+          to += m;
+        }
+      }
+      const uint i = row - begin;
+      if (i < width) {
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) {
+          l11[c * WIDTH + int(i)] = i > uint(c) ? a[r][slot<WIDTH>(c)] : zero<T>();
+        }
       }
     }
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -319,19 +327,20 @@ template <typename T, int ROWS, int WIDTH>
           matrix, m, column, count, width, true, l11, source, target, tile, tid, threads);
       for (uint row = begin + width + tid; row < m; row += threads) {
         T l[WIDTH];
+        device const T* left = matrix + ulong(begin) * m + row;
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
-          l[k] = uint(k) < width ? matrix[ulong(begin + uint(k)) * m + row] : zero<T>();
+          l[k] = uint(k) < width ? *left : zero<T>();
+          left += m;
         }
+        device T* entry = matrix + ulong(column) * m + row;
 #pragma unroll(4)
         for (uint c = 0; c < count; ++c) {
-          device T* entry = matrix + ulong(column + c) * m + row;
           T sum = *entry;
 #pragma unroll
-          for (int k = 0; k < WIDTH; ++k) {
-            if (uint(k) < width) sum = mul_sub(sum, l[k], tile[c * STRIDE + uint(k)]);
-          }
+          for (int k = 0; k < WIDTH; ++k) sum = mul_sub(sum, l[k], tile[c * STRIDE + uint(k)]);
           *entry = sum;
+          entry += m;
         }
       }
       threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -538,50 +547,55 @@ template <typename T, int N>
     constant uint& conjugated [[buffer(15)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
-  THREADGROUP_ARRAY(T, factors, 32 * N);
-  THREADGROUP_ARRAY(uint, moved, 32);
+  THREADGROUP_ARRAY(T, tiles, 32 * (N + 1));
+  THREADGROUP_ARRAY(uint, sources, 32);
+  THREADGROUP_ARRAY(uint, targets, 32);
   const uint team = lane / uint(N);
-  const uint slot = lane % uint(N);
+  const uint place = lane % uint(N);
   const uint matrix = group.y * (32 / N) + team;
-  const uint column = group.x * uint(N) + slot;
-  threadgroup T* tile = factors + team * uint(N * N);
+  const uint first = group.x * uint(N);
   const bool inside = matrix < batch;
-  device const T* from = LU + long(matrix) * lu_batch_stride + long(slot) * long(lu_row_stride);
+  const uint own_columns = inside ? min(uint(N), columns - first) : 0u;
+  threadgroup T* tile = tiles + team * uint(N * (N + 1));
+  threadgroup uint* source = sources + team * uint(N);
+  threadgroup uint* target = targets + team * uint(N);
+  uint moved = place;
+  if (inside && place < n) {
+    moved = row_before(pivots + long(matrix) * pivot_batch_stride, n, place);
+  }
+  source[place] = transposed != 0 ? place : moved;
+  target[place] = transposed != 0 ? moved : place;
+  // A lane's column of B is its row of B^T.
+  T x[N];
+  load_row<T, N>(
+      x, B + long(matrix) * batch_stride + long(first) * long(column_stride), inside, place,
+      own_columns, n, column_stride, row_stride, tile);
+#pragma unroll
+  for (int i = 0; i < N; ++i) tile[place * uint(N + 1) + uint(i)] = x[i];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = tile[place * uint(N + 1) + source[i]];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  device const T* from = LU + long(matrix) * lu_batch_stride + long(place) * long(lu_row_stride);
+#pragma unroll(8)
   for (uint j = 0; j < uint(N); ++j) {
     T entry = zero<T>();
-    if (inside && slot < n && j < n) entry = from[j * lu_column_stride];
-    tile[transposed != 0 ? slot * uint(N) + j : j * uint(N) + slot] =
+    if (inside && place < n && j < n) entry = *from;
+    from += lu_column_stride;
+    tile[transposed != 0 ? place * uint(N) + j : j * uint(N) + place] =
         conjugated != 0 ? conj(entry) : entry;
   }
-  if (inside && slot < n) {
-    moved[lane] = row_before(pivots + long(matrix) * pivot_batch_stride, n, slot);
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  if (transposed == 0) {
+    substitute<T, N, true>(x, tile, n, true);
+    substitute<T, N, false>(x, tile, n, false);
+  } else {
+    substitute<T, N, true>(x, tile, n, false);
+    substitute<T, N, false>(x, tile, n, true);
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (inside && column < columns) {
-    device const T* b = B + long(matrix) * batch_stride + long(column) * long(column_stride);
-    device T* to = X + (ulong(matrix) * columns + column) * n;
-    threadgroup const uint* source = moved + team * uint(N);
-    T x[N];
-    if (transposed == 0) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) x[i] = uint(i) < n ? b[source[i] * row_stride] : zero<T>();
-      substitute<T, N, true>(x, tile, n, true);
-      substitute<T, N, false>(x, tile, n, false);
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        if (uint(i) < n) to[i] = x[i];
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < N; ++i) x[i] = uint(i) < n ? b[uint(i) * row_stride] : zero<T>();
-      substitute<T, N, true>(x, tile, n, false);
-      substitute<T, N, false>(x, tile, n, true);
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        if (uint(i) < n) to[source[i]] = x[i];
-      }
-    }
-  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  store_columns<T, N>(
+      x, X + (ulong(matrix) * columns + first) * n, place, n, own_columns, n, target, tile);
 }
 
 // One simdgroup multiplies the pivots of one matrix as mantissa times 2^exponent, so that no product

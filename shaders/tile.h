@@ -123,7 +123,8 @@ template <typename T, int WIDTH> inline constexpr uint tile_stride() {
 }
 
 // Swaps the rows of `count` columns as the tables say, and where `solve` holds puts L11^-1 times the
-// block's rows in their place. `tile` keeps them by columns. All threads of the group call it.
+// block's rows in their place. `tile` keeps them by columns, zero where an entry is unused. All
+// threads of the group call it.
 template <typename T, int WIDTH, int COLUMNS>
 inline void swap_columns(
     device T* matrix,
@@ -139,11 +140,18 @@ inline void swap_columns(
     uint tid,
     uint threads) {
   constexpr uint STRIDE = tile_stride<T, WIDTH>();
-  for (uint i = tid; i < count * uint(2 * WIDTH); i += threads) {
-    const uint e = i % uint(2 * WIDTH);
-    const uint c = i / uint(2 * WIDTH);
-    if (target[e] != UINT_MAX) {
-      tile[c * STRIDE + e] = matrix[ulong(column + c) * m + source[e]];
+  // A thread keeps to its entries and walks the columns.
+  const uint lanes = min(threads, uint(2 * WIDTH));
+  const uint walkers = threads / lanes;
+  const uint start = tid / lanes;
+  device T* columns = matrix + ulong(column) * m;
+  for (uint e = tid % lanes; e < uint(2 * WIDTH) && start < walkers; e += lanes) {
+    const bool used = target[e] != UINT_MAX;
+    device const T* from = columns + ulong(start) * m + (used ? source[e] : 0u);
+#pragma unroll(4)
+    for (uint c = start; c < count; c += walkers) {
+      tile[c * STRIDE + e] = used ? *from : zero<T>();
+      from += ulong(walkers) * m;
     }
   }
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -152,7 +160,7 @@ inline void swap_columns(
       T x[WIDTH];
 #pragma unroll
       for (int i = 0; i < WIDTH; ++i) {
-        x[i] = uint(i) < width ? tile[tid * STRIDE + uint(i)] : zero<T>();
+        x[i] = tile[tid * STRIDE + uint(i)];
       }
       substitute<T, WIDTH, true>(x, l11, width, true);
 #pragma unroll
@@ -162,11 +170,14 @@ inline void swap_columns(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  for (uint i = tid; i < count * uint(2 * WIDTH); i += threads) {
-    const uint e = i % uint(2 * WIDTH);
-    const uint c = i / uint(2 * WIDTH);
+  for (uint e = tid % lanes; e < uint(2 * WIDTH) && start < walkers; e += lanes) {
     if (target[e] != UINT_MAX) {
-      matrix[ulong(column + c) * m + target[e]] = tile[c * STRIDE + e];
+      device T* to = columns + ulong(start) * m + target[e];
+#pragma unroll(4)
+      for (uint c = start; c < count; c += walkers) {
+        *to = tile[c * STRIDE + e];
+        to += ulong(walkers) * m;
+      }
     }
   }
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -226,5 +237,62 @@ template <typename T, int N, typename V> inline V pack(thread const T (&a)[N][N]
     return V(p.x, p.y, q.x, q.y);
   } else {
     return V(a[2 * v % N][2 * v / N], a[(2 * v + 1) % N][(2 * v + 1) / N]);
+  }
+}
+
+// A lane's row of an m x n matrix, zero outside it. Where rows lie along memory the lanes first read
+// along them into `tile`, N rows of N + 1. `place` is the lane's place in its team of N lanes.
+template <typename T, int N>
+inline void load_row(
+    thread T (&a)[N],
+    device const T* matrix,
+    bool inside,
+    uint place,
+    uint m,
+    uint n,
+    uint row_stride,
+    uint column_stride,
+    threadgroup T* tile) {
+  if (column_stride < row_stride) {
+#pragma unroll(8)
+    for (uint i = 0; i < uint(N); ++i) {
+      T entry = zero<T>();
+      if (inside && i < m && place < n) {
+        entry = matrix[long(i) * long(row_stride) + long(place) * long(column_stride)];
+      }
+      tile[i * uint(N + 1) + place] = entry;
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (int j = 0; j < N; ++j) a[j] = tile[place * uint(N + 1) + uint(j)];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  } else {
+    device const T* from = matrix + long(place) * long(row_stride);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      a[j] = inside && place < m && uint(j) < n ? *from : zero<T>();
+      from += column_stride;
+    }
+  }
+}
+
+// The other way: a lane's column of n entries into a column-major matrix, all lanes writing along
+// one column at a time. Entry i goes to row target[i]; columns that are not there are left out.
+template <typename T, int N>
+inline void store_columns(
+    thread const T (&x)[N],
+    device T* matrix,
+    uint place,
+    uint n,
+    uint columns,
+    uint stride,
+    threadgroup const uint* target,
+    threadgroup T* tile) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) tile[place * uint(N + 1) + target[i]] = x[i];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(8)
+  for (uint c = 0; c < uint(N); ++c) {
+    if (c < columns && place < n) matrix[ulong(c) * stride + place] = tile[c * uint(N + 1) + place];
   }
 }

@@ -21,7 +21,14 @@ template <typename T, int N>
     constant uint& conjugated [[buffer(11)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
-  THREADGROUP_ARRAY(T, tile, N * N);
+  THREADGROUP_ARRAY(T, tile, N * (N + 1));
+  THREADGROUP_ARRAY(uint, same, N);
+  if (lane < uint(N)) same[lane] = lane;
+  const uint first_column = group.x * 32;
+  const uint own_columns = min(32u, columns - first_column);
+  device T* in_place = X + (ulong(group.y) * columns + first_column) * n + first;
+  T x[N];
+  load_row<T, N>(x, in_place, true, lane, own_columns, size, n, 1, tile);
   device const T* block = A + long(group.y) * batch_stride +
       long(first) * (long(row_stride) + long(column_stride));
   for (uint e = lane; e < uint(N * N); e += 32) {
@@ -36,21 +43,12 @@ template <typename T, int N>
     if (wanted) entry = block[long(i) * long(row_stride) + long(j) * long(column_stride)];
     tile[j * uint(N) + i] = conjugated != 0 ? conj(entry) : entry;
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  const uint column = group.x * 32 + lane;
-  if (column < columns) {
-    device T* x_in_place = X + (ulong(group.y) * columns + column) * n + first;
-    T x[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) x[i] = uint(i) < size ? x_in_place[i] : zero<T>();
-    if (lower != 0) {
-      substitute<T, N, true>(x, tile, size, unit != 0);
-    } else {
-      substitute<T, N, false>(x, tile, size, unit != 0);
-    }
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (uint(i) < size) x_in_place[i] = x[i];
-    }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  if (lower != 0) {
+    substitute<T, N, true>(x, tile, size, unit != 0);
+  } else {
+    substitute<T, N, false>(x, tile, size, unit != 0);
   }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  store_columns<T, N>(x, in_place, lane, size, own_columns, n, same, tile);
 }

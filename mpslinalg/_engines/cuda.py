@@ -80,7 +80,6 @@ def translation_unit(
             parameters.append(f"{given.type} a{position}")
             call.append(f"a{position}")
     call += [_index(index) for index in signature.indices]
-    # Metal's grids reach 2^32 along each axis, CUDA's only along x: axes are folded into x.
     parameters += [f"uint {name}" for name in _GRID]
     guard = "" if signature.cooperative else "if (px >= nx || py >= ny || pz >= nz) return;"
     return (
@@ -89,15 +88,23 @@ def translation_unit(
         f'extern "C" __global__ void __launch_bounds__({threads}) '
         f"mpsl_entry({', '.join(parameters)}) {{\n"
         f"  {types}\n"
-        "  const uint bx = blockIdx.x % gx, by = blockIdx.x / gx % gy, bz = blockIdx.x / gx / gy;\n"
-        "  const uint px = bx * blockDim.x + threadIdx.x, py = by * blockDim.y + threadIdx.y,\n"
-        "             pz = bz * blockDim.z + threadIdx.z;\n"
-        "  const uint tid = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;\n"
+        f"{_LINE if signature.one_dimensional else _SPACE}"
         f"  {guard}\n"
         f"  {source.instance(signature)}({', '.join(call)});\n}}\n"
     )
 
 
+_LINE = (
+    "  const uint bx = blockIdx.x, by = 0, bz = 0;\n"
+    "  const uint tid = threadIdx.x, px = bx * blockDim.x + tid, py = 0, pz = 0;\n"
+)
+# Metal's grids reach 2^32 along each axis, CUDA's only along x: axes are folded into x.
+_SPACE = (
+    "  const uint bx = blockIdx.x % gx, by = blockIdx.x / gx % gy, bz = blockIdx.x / gx / gy;\n"
+    "  const uint px = bx * blockDim.x + threadIdx.x, py = by * blockDim.y + threadIdx.y,\n"
+    "             pz = bz * blockDim.z + threadIdx.z;\n"
+    "  const uint tid = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;\n"
+)
 _INDICES = {
     "thread_position_in_grid": ("px", "py", "pz"),
     "thread_position_in_threadgroup": ("threadIdx.x", "threadIdx.y", "threadIdx.z"),

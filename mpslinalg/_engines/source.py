@@ -71,6 +71,11 @@ class Signature:
             for index in self.indices
         )
 
+    @property
+    def one_dimensional(self) -> bool:
+        """Whether its positions are single numbers; Metal wants all of one length."""
+        return all(not index.type[-1].isdigit() for index in self.indices)
+
 
 @functools.cache
 def folder() -> Path:
