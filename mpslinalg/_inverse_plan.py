@@ -9,10 +9,6 @@ from mpslinalg import _lu_plan, _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._lu_plan import SIMD, TINY
 
-# Sixteen bytes, the widest access of a thread: what an inverse of 4 x 4 is read and written by.
-_VECTOR_BYTES = 16
-_VECTORS = {"float": "float4", "float2": "float4", "double": "double2"}
-
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a word for `which`."""
@@ -30,9 +26,17 @@ def inv(A: Tensor) -> tuple[Tensor, Tensor]:
     matrices = flattened(A)
     batch = matrices.shape[0]
     if n <= TINY:
-        kernel("inverse", "inverse_tiny", scalar(A.dtype), n, _vector(matrices))(
-            matrices, X, info, *strides(matrices), threads=(batch,), group=(64,)
-        )
+        row, column, step = strides(matrices)
+        # Threads that run one after the other gain nothing from reading along memory together.
+        if not A.is_cpu and step == n * n and {row, column} == {n, 1}:
+            kernel("inverse", "inverse_packed", scalar(A.dtype), n)(
+                matrices, X, info, row, column, batch,
+                threads=(-(-batch // 32) * 32,), group=(32,),
+            )  # fmt: skip
+        else:
+            kernel("inverse", "inverse_tiny", scalar(A.dtype), n)(
+                matrices, X, info, row, column, step, threads=(batch,), group=(64,)
+            )
     elif n <= SIMD:
         width = 8 if n <= 8 else 16 if n <= 16 else 32
         kernel("inverse", "inverse_simd", scalar(A.dtype), width)(
@@ -47,16 +51,6 @@ def inv(A: Tensor) -> tuple[Tensor, Tensor]:
         )
         X = _lu_plan.lu_solve(LU, pivots, identity.reshape(A.shape), 0)
     return X, info
-
-
-def _vector(matrices: Tensor) -> str:
-    """The type a thread may read a whole matrix by, else the scalar type."""
-    of_one = scalar(matrices.dtype)
-    n, itemsize = matrices.shape[-1], matrices.element_size()
-    # A storage starts at an aligned address on a GPU; on a CPU it may be anybody's memory.
-    start = matrices.data_ptr() if matrices.is_cpu else matrices.storage_offset() * itemsize
-    whole = n * n * itemsize % _VECTOR_BYTES == 0 and start % _VECTOR_BYTES == 0
-    return _VECTORS.get(of_one, of_one) if whole and matrices.is_contiguous() else of_one
 
 
 def _inv_fake(A: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ TINY = 4
 # A row in each lane of a simdgroup.
 SIMD = 32
 # One threadgroup factors the whole matrix in one launch.
-GROUP = 128
+GROUP = 256
 # Columns of a panel beyond that, between two products.
 PANEL = 32
 # Bytes of a panel that a thread keeps in registers, and threads of a panel: 64 of the 128 registers

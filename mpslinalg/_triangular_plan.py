@@ -9,13 +9,15 @@ from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._products import subtract_product
 
-# Rows of a diagonal block that one launch solves; a thread keeps that many entries in registers.
-BLOCK = 32
+# Rows that one launch solves; beyond, products take over from one thread a column.
+ROWS = 256
+# Bytes of a block's column: what a thread keeps of a right-hand side in registers.
+BLOCK_BYTES = 256
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a word for `which`."""
-    return "triangular_block" if n <= BLOCK else f"triangular_block in blocks of {BLOCK}, matmul"
+    return "triangular_solve" if n <= ROWS else f"triangular_solve in parts of {ROWS}, matmul"
 
 
 def solve_in_place(A: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bool) -> None:
@@ -30,11 +32,10 @@ def solve_in_place(A: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bo
 def _solve_rows(
     A: Tensor, X: Tensor, first: int, end: int, lower: bool, unit: bool, conjugated: bool
 ) -> None:
-    if end - first <= BLOCK:
-        _solve_block(A, X, first, end - first, lower, unit, conjugated)
+    if end - first <= ROWS:
+        _solve_part(A, X, first, end, lower, unit, conjugated)
         return
-    blocks = -(-(end - first) // BLOCK)
-    middle = first + blocks // 2 * BLOCK
+    middle = first + -(-(end - first) // ROWS) // 2 * ROWS
     top, bottom = (first, middle), (middle, end)
     for solved, updated in (((top, bottom),) if lower else ((bottom, top),)):
         _solve_rows(A, X, *solved, lower, unit, conjugated)
@@ -47,12 +48,13 @@ def _solve_rows(
         _solve_rows(A, X, *updated, lower, unit, conjugated)
 
 
-def _solve_block(
-    A: Tensor, X: Tensor, first: int, size: int, lower: bool, unit: bool, conjugated: bool
+def _solve_part(
+    A: Tensor, X: Tensor, first: int, end: int, lower: bool, unit: bool, conjugated: bool
 ) -> None:
     batch, n, k = X.shape
-    kernel("triangular", "triangular_block", scalar(A.dtype), BLOCK)(
-        A, X, n, k, first, size, *strides(A), lower, unit, conjugated,
+    block = min(BLOCK_BYTES // A.element_size(), 32)
+    kernel("triangular", "triangular_solve", scalar(A.dtype), block)(
+        A, X, n, k, first, end, *strides(A), lower, unit, conjugated,
         threads=(32 * -(-k // 32), batch), group=(32, 1),
     )  # fmt: skip
 

@@ -2,34 +2,9 @@
 #include "scalar.h"
 #include "tile.h"
 
-// One thread inverts one N x N matrix in registers by Gauss-Jordan elimination with row pivoting.
-// V is T for any strides, or a vector that A (then contiguous) and X are read and written by.
-// X is column-major. info: the first zero pivot, from 1, else 0.
-template <typename T, int N, typename V>
-[[max_total_threads_per_threadgroup(64)]] kernel void inverse_tiny(
-    device const T* A [[buffer(0)]],
-    device T* X [[buffer(1)]],
-    device int* info [[buffer(2)]],
-    constant uint& row_stride [[buffer(3)]],
-    constant uint& column_stride [[buffer(4)]],
-    constant long& batch_stride [[buffer(5)]],
-    uint id [[thread_position_in_grid]]) {
-  constexpr int VECTORS = int(N * N * sizeof(T) / sizeof(V));
-  T a[N][N];
-  if constexpr (sizeof(V) == sizeof(T)) {
-    device const T* from = A + long(id) * batch_stride;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        a[i][j] = from[uint(i) * row_stride + uint(j) * column_stride];
-      }
-    }
-  } else {
-    device const V* from = (device const V*)A + ulong(id) * VECTORS;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) unpack<T, N, V>(a, v, from[v]);
-  }
+// a := a^-1 in registers by Gauss-Jordan elimination with row pivoting. Returns the first zero
+// pivot, from 1, else 0.
+template <typename T, int N> inline int invert(thread T (&a)[N][N]) {
   uint swapped[N];
   int failed = 0;
 #pragma unroll
@@ -55,19 +30,81 @@ template <typename T, int N, typename V>
   // The inverse of P A has its columns permuted: undo the swaps from the last to the first.
 #pragma unroll
   for (int k = N - 1; k >= 0; --k) swap_columns_of<T, N>(a, k, swapped[k]);
-  if constexpr (sizeof(V) == sizeof(T)) {
-    device T* to = X + ulong(id) * (N * N);
+  return failed;
+}
+
+// One thread inverts one N x N matrix of any strides. X is column-major.
+// info: the first zero pivot, from 1, else 0.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void inverse_tiny(
+    device const T* A [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& row_stride [[buffer(3)]],
+    constant uint& column_stride [[buffer(4)]],
+    constant long& batch_stride [[buffer(5)]],
+    uint id [[thread_position_in_grid]]) {
+  device const T* from = A + long(id) * batch_stride;
+  T a[N][N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) a[i][j] = from[uint(i) * row_stride + uint(j) * column_stride];
+  }
+  info[id] = invert<T, N>(a);
+  device T* to = X + ulong(id) * (N * N);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[j * N + i] = a[i][j];
+  }
+}
+
+// The same where the matrices of A follow each other without a gap: the lanes of a simdgroup read and
+// write 32 of them along memory, by way of threadgroup memory.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void inverse_packed(
+    device const T* A [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& row_stride [[buffer(3)]],
+    constant uint& column_stride [[buffer(4)]],
+    constant uint& batch [[buffer(5)]],
+    uint simdgroup [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint SIZE = N * N;
+  THREADGROUP_ARRAY(T, tile, 32 * (SIZE + 1));
+  const uint first = simdgroup * 32;
+  const uint entries = min(32u, batch - first) * SIZE;
+  device const T* from = A + ulong(first) * SIZE;
+#pragma unroll
+  for (uint i = 0; i < SIZE; ++i) {
+    const uint e = i * 32 + lane;
+    if (e < entries) tile[e + e / SIZE] = from[e];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  threadgroup T* own = tile + lane * (SIZE + 1);
+  if (lane * SIZE < entries) {
+    T a[N][N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) a[i][j] = own[uint(i) * row_stride + uint(j) * column_stride];
+    }
+    info[first + lane] = invert<T, N>(a);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
 #pragma unroll
-      for (int i = 0; i < N; ++i) to[j * N + i] = a[i][j];
+      for (int i = 0; i < N; ++i) own[j * N + i] = a[i][j];
     }
-  } else {
-    device V* to = (device V*)X + ulong(id) * VECTORS;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) to[v] = pack<T, N, V>(a, v);
   }
-  info[id] = failed;
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  device T* to = X + ulong(first) * SIZE;
+#pragma unroll
+  for (uint i = 0; i < SIZE; ++i) {
+    const uint e = i * 32 + lane;
+    if (e < entries) to[e] = tile[e + e / SIZE];
+  }
 }
 
 // N lanes invert one n x n matrix, n <= N, in place by Gauss-Jordan elimination: a lane owns a row in

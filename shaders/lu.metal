@@ -262,12 +262,12 @@ template <typename T, int ROWS, int WIDTH>
     uint simd [[simdgroup_index_in_threadgroup]]) {
   constexpr int COLUMNS = 32;
   constexpr uint STRIDE = tile_stride<T, WIDTH>();
+  // Columns that a thread updates at once: enough reads in flight, few enough registers.
+  constexpr int BATCH = ROWS >= 4 ? 2 : 8 / ROWS;
   THREADGROUP_ARRAY(real_t<T>, weights, 32);
   THREADGROUP_ARRAY(uint, positions, 32);
   THREADGROUP_ARRAY(T, top, WIDTH);
   THREADGROUP_ARRAY(uint, swaps, WIDTH);
-  THREADGROUP_ARRAY(uint, source, 2 * WIDTH);
-  THREADGROUP_ARRAY(uint, target, 2 * WIDTH);
   THREADGROUP_ARRAY(T, l11, WIDTH * WIDTH);
   THREADGROUP_ARRAY(T, tile, COLUMNS * STRIDE);
   device T* matrix = LU + ulong(group) * m * n;
@@ -314,37 +314,95 @@ template <typename T, int ROWS, int WIDTH>
     }
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     if (tid < width) matrix_pivots[begin + tid] = int(swaps[tid]) + 1;
-    swap_tables<WIDTH>(swaps, begin, width, source, target, tid, threads);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint column = first; column < begin; column += COLUMNS) {
-      swap_columns<T, WIDTH, COLUMNS>(
-          matrix, m, column, min(uint(COLUMNS), begin - column), width, false, l11, source, target,
-          tile, tid, threads);
-    }
-    for (uint column = begin + width; column < end; column += COLUMNS) {
-      const uint count = min(uint(COLUMNS), end - column);
-      swap_columns<T, WIDTH, COLUMNS>(
-          matrix, m, column, count, width, true, l11, source, target, tile, tid, threads);
-      for (uint row = begin + width + tid; row < m; row += threads) {
-        T l[WIDTH];
-        device const T* left = matrix + ulong(begin) * m + row;
+    const uint below = begin + width;
+    // To the left rows only move: all are read before one is written.
+    for (uint column = first; column < begin; column += BATCH) {
+      T moved[ROWS][BATCH];
 #pragma unroll
-        for (int k = 0; k < WIDTH; ++k) {
-          l[k] = uint(k) < width ? *left : zero<T>();
-          left += m;
-        }
-        device T* entry = matrix + ulong(column) * m + row;
-#pragma unroll(4)
-        for (uint c = 0; c < count; ++c) {
-          T sum = *entry;
+      for (int r = 0; r < ROWS; ++r) {
+        const uint row = begin + tid + uint(r) * threads;
 #pragma unroll
-          for (int k = 0; k < WIDTH; ++k) sum = mul_sub(sum, l[k], tile[c * STRIDE + uint(k)]);
-          *entry = sum;
-          entry += m;
+        for (int c = 0; c < BATCH; ++c) {
+          const bool wanted = row < m && position[r] != row && column + uint(c) < begin;
+          if (wanted) moved[r][c] = matrix[ulong(column + uint(c)) * m + row];
         }
       }
-      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+      threadgroup_barrier(mem_flags::mem_device);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint row = begin + tid + uint(r) * threads;
+#pragma unroll
+        for (int c = 0; c < BATCH; ++c) {
+          const bool wanted = row < m && position[r] != row && column + uint(c) < begin;
+          if (wanted) matrix[ulong(column + uint(c)) * m + position[r]] = moved[r][c];
+        }
+      }
     }
+    // To the right the block's rows become U12 = L11^-1 A12, then the others lose L21 U12.
+    for (uint column = below; column < end; column += COLUMNS) {
+      const uint count = min(uint(COLUMNS), end - column);
+      device T* right = matrix + ulong(column) * m;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint i = position[r] - begin;
+        if (i < width) {
+          device const T* from = right + begin + tid + uint(r) * threads;
+#pragma unroll(8)
+          for (uint c = 0; c < count; ++c) tile[c * STRIDE + i] = from[ulong(c) * m];
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      if (tid < count) {
+        T x[WIDTH];
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+          x[i] = uint(i) < width ? tile[tid * STRIDE + uint(i)] : zero<T>();
+        }
+        substitute<T, WIDTH, true>(x, l11, width, true);
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) tile[tid * STRIDE + uint(i)] = x[i];
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      for (uint begin_column = 0; begin_column < count; begin_column += BATCH) {
+        T sum[ROWS][BATCH];
+#pragma unroll
+        for (int c = 0; c < BATCH; ++c) {
+          const uint which = min(begin_column + uint(c), count - 1);
+#pragma unroll
+          for (int r = 0; r < ROWS; ++r) {
+            const uint row = begin + tid + uint(r) * threads;
+            sum[r][c] = row < m ? right[ulong(which) * m + row] : zero<T>();
+          }
+        }
+        threadgroup_barrier(mem_flags::mem_device);
+#pragma unroll
+        for (int c = 0; c < BATCH; ++c) {
+          const uint which = min(begin_column + uint(c), count - 1);
+#pragma unroll
+          for (int k = 0; k < WIDTH; ++k) {
+            const T u = tile[which * STRIDE + uint(k)];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+              sum[r][c] = mul_sub(sum[r][c], a[r][slot<WIDTH>(k)], u);
+            }
+          }
+          if (begin_column + uint(c) < count) {
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+              const bool updated = position[r] >= below && position[r] < m;
+              if (updated) right[ulong(which) * m + position[r]] = sum[r][c];
+            }
+          }
+        }
+        for (uint e = tid; e < uint(WIDTH * BATCH); e += threads) {
+          const uint i = e % uint(WIDTH);
+          const uint which = begin_column + e / uint(WIDTH);
+          if (i < width && which < count) right[ulong(which) * m + begin + i] = tile[which * STRIDE + i];
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    threadgroup_barrier(mem_flags::mem_device);
   }
   if (tid == 0) info[group] = first == 0 || info[group] == 0 ? failed : info[group];
 }
@@ -625,9 +683,12 @@ template <typename T>
   }
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
-    const T other = simd_shuffle_xor(mantissa, ushort(distance));
-    exponent += simd_shuffle_xor(exponent, ushort(distance));
-    mantissa = normalized(mul(mantissa, other), exponent);
+    // Lanes from n on hold one.
+    if (uint(distance) < n) {
+      const T other = simd_shuffle_xor(mantissa, ushort(distance));
+      exponent += simd_shuffle_xor(exponent, ushort(distance));
+      mantissa = normalized(mul(mantissa, other), exponent);
+    }
   }
   if (lane == 0) {
     det[matrix] = scale(mantissa, exponent);

@@ -208,38 +208,6 @@ template <typename T, int N> inline void swap_columns_of(thread T (&a)[N][N], in
   }
 }
 
-// Vector v of a row-major matrix into registers, and vector v of its column-major image out of them.
-template <typename T, int N, typename V> inline void unpack(thread T (&a)[N][N], int v, V from) {
-  if constexpr (sizeof(V) == 4 * sizeof(T)) {
-    const int at = 4 * v;
-    a[at / N][at % N] = from.x;
-    a[(at + 1) / N][(at + 1) % N] = from.y;
-    a[(at + 2) / N][(at + 2) % N] = from.z;
-    a[(at + 3) / N][(at + 3) % N] = from.w;
-  } else if constexpr (scalar_traits<T>::complex) {
-    const int at = 2 * v;
-    a[at / N][at % N] = T(from.x, from.y);
-    a[(at + 1) / N][(at + 1) % N] = T(from.z, from.w);
-  } else {
-    const int at = 2 * v;
-    a[at / N][at % N] = from.x;
-    a[(at + 1) / N][(at + 1) % N] = from.y;
-  }
-}
-template <typename T, int N, typename V> inline V pack(thread const T (&a)[N][N], int v) {
-  if constexpr (sizeof(V) == 4 * sizeof(T)) {
-    const int at = 4 * v;
-    return V(a[at % N][at / N], a[(at + 1) % N][(at + 1) / N], a[(at + 2) % N][(at + 2) / N],
-             a[(at + 3) % N][(at + 3) / N]);
-  } else if constexpr (scalar_traits<T>::complex) {
-    const T p = a[2 * v % N][2 * v / N];
-    const T q = a[(2 * v + 1) % N][(2 * v + 1) / N];
-    return V(p.x, p.y, q.x, q.y);
-  } else {
-    return V(a[2 * v % N][2 * v / N], a[(2 * v + 1) % N][(2 * v + 1) / N]);
-  }
-}
-
 // A lane's row of an m x n matrix, zero outside it. Where rows lie along memory the lanes first read
 // along them into `tile`, N rows of N + 1. `place` is the lane's place in its team of N lanes.
 template <typename T, int N>
@@ -254,13 +222,13 @@ inline void load_row(
     uint column_stride,
     threadgroup T* tile) {
   if (column_stride < row_stride) {
-#pragma unroll(8)
-    for (uint i = 0; i < uint(N); ++i) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
       T entry = zero<T>();
-      if (inside && i < m && place < n) {
+      if (inside && uint(i) < m && place < n) {
         entry = matrix[long(i) * long(row_stride) + long(place) * long(column_stride)];
       }
-      tile[i * uint(N + 1) + place] = entry;
+      tile[i * (N + 1) + int(place)] = entry;
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll

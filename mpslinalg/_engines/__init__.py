@@ -8,8 +8,8 @@ from typing import Protocol
 
 import torch
 
-from . import cpu, cuda, metal
-from .source import ShaderError
+from . import cpu, cuda, metal, source
+from .source import Buffer, ShaderError
 
 __all__ = [
     "ENGINES",
@@ -58,6 +58,7 @@ _SCALARS = {
     torch.float64: "double",
     torch.complex128: "double2",
 }
+_DTYPES = {name: dtype for dtype, name in _SCALARS.items()} | {"int": torch.int32}
 
 
 class Kernel:
@@ -85,16 +86,39 @@ class Kernel:
         engine = ENGINES[first.device.type]
         launcher = self._launchers.get(engine)
         if launcher is None:
+            self._check(arguments, first.device)
             launcher = engine.compile(self.shader, self.name, self.template)
             self._launchers[engine] = launcher
             launched.add((self.shader, self.name, self.template))
         launcher(arguments, threads, group)
+
+    def _check(self, arguments: Sequence[Argument], device: torch.device) -> None:
+        """Refuse what the signature does not take. Once a variant: our own code calls."""
+        signature = source.signature(self.shader, self.name)
+        types = dict(zip((name for _, name in signature.template), self.template, strict=True))
+        for declared, given in zip(signature.arguments, arguments, strict=False):
+            wanted = got = "a number"
+            if isinstance(declared, Buffer):
+                wanted = f"{_dtype(declared.type, types)} on {device}"
+            if isinstance(given, torch.Tensor):
+                got = f"{given.dtype} on {given.device}"
+            if got != wanted:
+                raise TypeError(
+                    f"mpslinalg: kernel {self.name}: {declared.name} is to be {wanted}, got {got}"
+                )
 
 
 @functools.cache
 def kernel(shader: str, name: str, *template: str | int) -> Kernel:
     """The variant `name<*template>` of `shaders/<shader>.metal`."""
     return Kernel(shader, name, tuple(map(str, template)))
+
+
+def _dtype(written: str, types: dict[str, str]) -> torch.dtype:
+    """The dtype of a buffer declared with elements of this type, `int`, `T` or `real_t<T>`."""
+    of_one = written.removeprefix("real_t<").removesuffix(">")
+    dtype = _DTYPES[types.get(of_one, of_one)]
+    return dtype if of_one == written else dtype.to_real()
 
 
 def scalar(dtype: torch.dtype) -> str:

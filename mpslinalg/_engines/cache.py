@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +27,9 @@ def folder() -> Path:
         with tempfile.NamedTemporaryFile(dir=path):
             return path
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="mpslinalg-"))
+        path = Path(tempfile.mkdtemp(prefix="mpslinalg-"))
+        atexit.register(shutil.rmtree, path, ignore_errors=True)
+        return path
 
 
 def stored(parts: tuple[str, ...], suffix: str, build: Callable[[Path], None]) -> Path:

@@ -13,6 +13,8 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
+from math import prod
+from operator import mod
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from .source import Buffer, Index, ShaderError, Signature, Value
 _COMPILERS = ("c++", "clang++", "g++")
 _COMMON = ("-std=c++17", "-fPIC", "-shared", "-w", "-pthread", "-U_FORTIFY_SOURCE")
 # A checked kernel runs three times on fibers; its compile time weighs more than its speed.
-_CHECKED = ("-O1", "-g1")
+_CHECKED = ("-O1", "-g1", "-fstack-clash-protection")
 _PLAIN = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")
 
 _VALUES: dict[str, Any] = {
@@ -76,7 +78,9 @@ def compiler() -> tuple[str, str]:
     for name in (wanted,) if wanted else _COMPILERS:
         path = shutil.which(name)
         if path is not None:
-            version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+            version = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, check=False
+            )
             return path, version.stdout + _processor()
     looked = f"$CXX={wanted}" if wanted else ", ".join(_COMPILERS)
     raise ShaderError(
@@ -91,12 +95,25 @@ def _processor() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         lines = info.read_text().splitlines()
-        flags = "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features"))}))
+        flags = "\n".join(
+            sorted({line for line in lines if line.startswith(("flags", "Features"))})
+        )
     return f"{platform.system()} {platform.machine()} {platform.processor()} {flags}"
 
 
-def build(text: str, flags: tuple[str, ...], what: str) -> Path:
+def load(text: str, flags: tuple[str, ...], what: str) -> ctypes.CDLL:
     """The shared library of a C++ text, from the cache or freshly compiled."""
+    path = build(text, flags, what)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:
+        # A full disk or a crash can leave an empty file in the cache.
+        path.unlink(missing_ok=True)
+        return ctypes.CDLL(str(build(text, flags, what)))
+
+
+def build(text: str, flags: tuple[str, ...], what: str) -> Path:
+    """The file of that library."""
     path, identity = compiler()
 
     def run(target: Path) -> None:
@@ -122,7 +139,7 @@ def _first_errors(stderr: str, most: int = 12) -> str:
 @functools.cache
 def _runtime() -> ctypes.CDLL:
     text = source.inline(source.INCLUDE / "runtime.cpp", source.INCLUDE)
-    library = ctypes.CDLL(str(build(text, (*_COMMON, "-O2"), "the CPU engine's runtime")))
+    library = load(text, (*_COMMON, "-O2"), "the CPU engine's runtime")
     library.mpsl_table.restype = ctypes.c_void_p
     return library
 
@@ -141,15 +158,15 @@ def translation_unit(shader_text: str, signature: Signature, template: tuple[str
         )
     else:
         indices = "".join(", " + _plain(index) for index in signature.indices)
-        body = f"{instance}({call}{indices});"
         closing = (
             'extern "C" void mpsl_range(void* const* a, const unsigned* n, unsigned long begin, '
             f"unsigned long end) {{ {types}\n"
-            "  const bool line = (unsigned long)n[1] * n[2] == 1;\n"
-            "  for (unsigned long i = line ? 0 : begin; i < (line ? 1 : end); ++i) {\n"
-            "    const uint y = i % n[1], z = i / n[1];\n"
-            "    const uint first = line ? begin : 0, last = line ? end : n[0];\n"
-            f"    for (uint x = first; x < last; ++x) {{ {body} }}\n  }}\n}}\n"
+            "  while (begin < end) {\n"
+            "    const unsigned long row = begin / n[0], left = end - begin;\n"
+            "    const uint y = row % n[1], z = row / n[1], first = begin % n[0];\n"
+            "    const uint last = left < n[0] - first ? first + left : n[0];\n"
+            f"    for (uint x = first; x < last; ++x) {instance}({call}{indices});\n"
+            "    begin += last - first;\n  }\n}\n"
         )
     return f'{prologue}\n{shader_text}\n#line 1 "<variant>"\n{closing}'
 
@@ -182,12 +199,18 @@ def _place(index: Index) -> str:
 
 
 def _plain(index: Index) -> str:
-    axes = ("x", "y", "z") if index.attribute == "thread_position_in_grid" else ("n[0]", "n[1]", "n[2]")
+    axes = (
+        ("x", "y", "z")
+        if index.attribute == "thread_position_in_grid"
+        else ("n[0]", "n[1]", "n[2]")
+    )
     return source.vector(index.type, *axes)
 
 
 class _CpuLauncher:
-    def __init__(self, shader_text: str, what: str, signature: Signature, template: tuple[str, ...]):
+    def __init__(
+        self, shader_text: str, what: str, signature: Signature, template: tuple[str, ...]
+    ):
         self._what = what
         self._signature = signature
         self._text = translation_unit(shader_text, signature, template)
@@ -197,7 +220,7 @@ class _CpuLauncher:
         entry = self._entries.get(check)
         if entry is None:
             flags = (*_COMMON, *(_CHECKED if check else _PLAIN))
-            library = ctypes.CDLL(str(build(self._text, flags, self._what)))
+            library = load(self._text, flags, self._what)
             library.mpsl_bind(ctypes.c_void_p(_runtime().mpsl_table()))
             function = library.mpsl_thread if self._signature.cooperative else library.mpsl_range
             entry = ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -217,16 +240,27 @@ class _CpuLauncher:
                 f"mpslinalg: {self._what} takes {len(signature.arguments)} arguments, "
                 f"got {len(arguments)}"
             )
+        if signature.cooperative and (any(map(mod, threads, group)) or prod(group) % 32 != 0):
+            raise ValueError(
+                f"mpslinalg: {self._what}: its threads work together, so {threads} threads are to "
+                f"be whole groups of {group}, and these whole simdgroups of 32"
+            )
         pointers = (ctypes.c_void_p * len(arguments))()
         buffers = (_BufferEntry * len(arguments))()
         values = []  # kept alive until the launch returns
         count = 0
-        for position, (declared, given) in enumerate(zip(signature.arguments, arguments, strict=True)):
+        for position, (declared, given) in enumerate(
+            zip(signature.arguments, arguments, strict=True)
+        ):
             if isinstance(declared, Buffer):
                 assert isinstance(given, torch.Tensor)
                 pointers[position] = given.data_ptr()
                 buffers[count] = _BufferEntry(
-                    given.data_ptr(), _extent(given), position, declared.writable, declared.name.encode()
+                    given.data_ptr(),
+                    _extent(given),
+                    position,
+                    declared.writable,
+                    declared.name.encode(),
                 )
                 count += 1
             else:
@@ -260,7 +294,9 @@ def _extent(tensor: torch.Tensor) -> int:
     """The bytes from the first to the last element of a strided tensor."""
     if tensor.numel() == 0:
         return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     return (last + 1) * tensor.element_size()
 
 

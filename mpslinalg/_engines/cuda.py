@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -135,16 +136,15 @@ class _CudaLauncher:
         self._signature, self._template = signature, template
         # By device and group size: the size bounds the registers that a thread may have.
         self._kernels: dict[tuple[int, int], tuple[Any, int]] = {}
-        self._bits = [
-            None if isinstance(argument, Buffer) else _BITS[argument.type]
-            for argument in signature.arguments
-        ]
-        count = len(self._bits)
-        self._slots = (ctypes.c_uint64 * (count + len(_GRID)))()
+        self._bits = [_BITS.get(argument.type, int) for argument in signature.arguments]
+        self._buffers = sum(isinstance(argument, Buffer) for argument in signature.arguments)
+        slots = len(self._bits) + len(_GRID)
+        self._slots = (ctypes.c_uint64 * slots)()
         start = ctypes.addressof(self._slots)
-        self._pointers = (ctypes.c_void_p * len(self._slots))(
-            *(start + 8 * i for i in range(len(self._slots)))
-        )
+        self._pointers = (ctypes.c_void_p * slots)(*(start + 8 * i for i in range(slots)))
+        # The sizes of the launch before this one: most launches repeat them.
+        self._sizes: tuple[Any, ...] = ()
+        self._grid = (0, 1, 1, 0, 0, 0, 0)
 
     def _compiled(self, device: int, threads: int) -> int:
         bound = 1 << max(threads - 1, 31).bit_length()
@@ -183,34 +183,46 @@ class _CudaLauncher:
         threads: tuple[int, ...],
         group: tuple[int, ...],
     ) -> None:
-        bits, slots = self._bits, self._slots
-        if len(arguments) != len(bits):
-            raise TypeError(
-                f"mpslinalg: {self._what} takes {len(bits)} arguments, got {len(arguments)}"
-            )
         device: int = arguments[0].device.index  # type: ignore[union-attr]
-        nx, ny, nz = (*threads, 1, 1)[:3]
-        bx, by, bz = (*group, 1, 1)[:3]
-        found = self._kernels.get((device, bx * by * bz))
-        function = found[1] if found is not None else self._compiled(device, bx * by * bz)
-        gx, gy, gz = -(-nx // bx), -(-ny // by), -(-nz // bz)
+        group_threads = math.prod(group)
+        found = self._kernels.get((device, group_threads))
+        function = found[1] if found is not None else self._compiled(device, group_threads)
         # No other thread comes between: the GIL is held from the first slot to the launch.
-        for position, (given, convert) in enumerate(zip(arguments, bits, strict=True)):
-            slots[position] = given.data_ptr() if convert is None else convert(given)  # type: ignore[union-attr]
-        count = len(bits)
-        slots[count], slots[count + 1], slots[count + 2] = nx, ny, nz
-        slots[count + 3], slots[count + 4] = gx, gy
-        launch = (function, gx * gy * gz, 1, 1, bx, by, bz, 0)
+        slots, buffers = self._slots, self._buffers
+        for position in range(buffers):
+            slots[position] = arguments[position].data_ptr()  # type: ignore[union-attr]
+        sizes = (arguments[buffers:], threads, group)
+        if sizes != self._sizes:
+            self._set_sizes(arguments, threads, group)
+            self._sizes = sizes
         if device == torch.cuda.current_device():
-            self._launch(launch, device)
+            self._launch(function, device)
         else:
             with torch.cuda.device(device):
-                self._launch(launch, device)
+                self._launch(function, device)
 
-    def _launch(self, launch: tuple[int, ...], device: int) -> None:
+    def _set_sizes(
+        self,
+        arguments: Sequence[torch.Tensor | int | float],
+        threads: tuple[int, ...],
+        group: tuple[int, ...],
+    ) -> None:
+        if len(arguments) != len(self._bits):
+            raise TypeError(
+                f"mpslinalg: {self._what} takes {len(self._bits)} arguments, got {len(arguments)}"
+            )
+        for position in range(self._buffers, len(arguments)):
+            self._slots[position] = self._bits[position](arguments[position])
+        nx, ny, nz = (*threads, 1, 1)[:3]
+        bx, by, bz = (*group, 1, 1)[:3]
+        gx, gy, gz = -(-nx // bx), -(-ny // by), -(-nz // bz)
+        self._slots[len(self._bits) :] = [nx, ny, nz, gx, gy]
+        self._grid = (gx * gy * gz, 1, 1, bx, by, bz, 0)
+
+    def _launch(self, function: int, device: int) -> None:
         # The raw handle of torch's current stream; the public object costs 2 us to make.
         stream = torch._C._cuda_getCurrentRawStream(device)
-        code = _launch_function()(*launch, stream, self._pointers, None)
+        code = _launch_function()(function, *self._grid, stream, self._pointers, None)
         if code != 0:
             raise RuntimeError(f"mpslinalg: {self._what}: cuLaunchKernel failed with CUDA error {code}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -133,6 +134,8 @@ def signatures(source: str) -> dict[str, Signature]:
                 indices.append(parameter)
             else:
                 arguments.append(parameter)
+        if any(isinstance(b, Buffer) > isinstance(a, Buffer) for a, b in pairwise(arguments)):
+            raise ShaderError(f"mpslinalg: kernel {name}: the buffers come before the values")
         template = tuple(
             (declaration.split()[0], declaration.split()[-1])
             for declaration in _split(match.group("template"))

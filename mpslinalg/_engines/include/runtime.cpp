@@ -35,6 +35,8 @@ constexpr unsigned MAX_THREADS = 1024;
 constexpr unsigned MAX_BUFFERS = 31;
 constexpr unsigned long MAX_GROUP_BYTES = 32768;
 constexpr unsigned long STACK_BYTES = 256 * 1024;
+// Unmapped on both sides of what is checked: as far as a wrong stride is likely to reach.
+constexpr unsigned long GUARD_BYTES = 64ul * 1024 * 1024;
 // Below this many threads of a plain kernel an OS thread costs more to start than it saves (30 us).
 constexpr unsigned long PLAIN_THREADS_WORTH_SPREADING = 8192;
 constexpr unsigned char PATTERN = 0x7f;  // 0x7f7f7f7f: 3.4e38 as float, far from any index as int
@@ -66,7 +68,7 @@ const char* const ORDER_NAMES[] = {"forward", "reverse", "random"};
 
 unsigned long page_bytes() { return static_cast<unsigned long>(sysconf(_SC_PAGESIZE)); }
 
-// `bytes` of memory against an unmapped page: at its end, or at its start.
+// `bytes` of memory against unmapped memory: at its end, or at its start.
 class Guarded {
  public:
   Guarded(unsigned long bytes, bool against_end) : bytes_(bytes) {
@@ -74,10 +76,10 @@ class Guarded {
     body_ = (bytes + page - 1) / page * page;
     body_ = body_ == 0 ? page : body_;
     base_ = static_cast<char*>(
-        mmap(nullptr, body_ + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    mprotect(base_ + page, body_, PROT_READ | PROT_WRITE);
-    memset(base_ + page, PATTERN, body_);
-    data_ = base_ + page + (against_end ? body_ - bytes : 0);
+        mmap(nullptr, body_ + 2 * GUARD_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(base_ + GUARD_BYTES, body_, PROT_READ | PROT_WRITE);
+    memset(base_ + GUARD_BYTES, PATTERN, body_);
+    data_ = base_ + GUARD_BYTES + (against_end ? body_ - bytes : 0);
   }
   Guarded(Guarded&& other) noexcept
       : bytes_(other.bytes_), body_(other.body_), base_(other.base_), data_(other.data_) {
@@ -85,20 +87,20 @@ class Guarded {
   }
   Guarded(const Guarded&) = delete;
   ~Guarded() {
-    if (base_ != nullptr) munmap(base_, body_ + 2 * page_bytes());
+    if (base_ != nullptr) munmap(base_, body_ + 2 * GUARD_BYTES);
   }
   char* data() const { return data_; }
   unsigned long bytes() const { return bytes_; }
-  void make_read_only() const { mprotect(base_ + page_bytes(), body_, PROT_READ); }
+  void make_read_only() const { mprotect(base_ + GUARD_BYTES, body_, PROT_READ); }
   // The slack of the page was filled with PATTERN and belongs to nobody.
   bool slack_untouched() const {
-    const char* const begin = base_ + page_bytes();
+    const char* const begin = base_ + GUARD_BYTES;
     const char* const data = data_;
     return std::all_of(begin, data, is_pattern) &&
            std::all_of(data + bytes_, begin + body_, is_pattern);
   }
   bool owns(const char* address) const {
-    return address >= base_ && address < base_ + body_ + 2 * page_bytes();
+    return address >= base_ && address < base_ + body_ + 2 * GUARD_BYTES;
   }
 
  private:
@@ -173,10 +175,19 @@ class Stacks {
 struct Report {
   char text[768];
   std::atomic<bool> failed{false};
+  bool suspected = false;
 };
 
 template <typename... Args> void fail(Report& report, const char* format, Args... args) {
   if (!report.failed.exchange(true)) snprintf(report.text, sizeof report.text, format, args...);
+}
+
+// A write that shows only after the run, beside its target. The order that has unmapped memory there
+// names the thread; this stands if none does.
+template <typename... Args> void suspect(Report& report, const char* format, Args... args) {
+  if (report.failed || report.suspected) return;
+  report.suspected = true;
+  snprintf(report.text, sizeof report.text, format, args...);
 }
 
 class Group;
@@ -223,8 +234,8 @@ class Group {
     fiber_switch(scheduler_, fibers_[current_].context);
     for (Array& array : arrays_) {
       if (array.guarded && !array.guarded->slack_untouched()) {
-        fail(report_, "write outside the threadgroup array '%s' (%lu bytes)", array.name,
-             array.bytes);
+        suspect(report_, "write outside the threadgroup array '%s' (%lu bytes)", array.name,
+                array.bytes);
       }
     }
   }
@@ -340,7 +351,7 @@ class Group {
     const bool simd = fibers_[waiting].state == State::at_simd;
     const unsigned begin = simd ? waiting / LANES * LANES : 0;
     const unsigned end = simd ? begin + LANES : threads_;
-    for (unsigned i = begin; i < end; ++i) {
+    for (unsigned i = end; i-- > begin;) {
       if (fibers_[i].state != fibers_[waiting].state) missing = i;
     }
     const Site& site = fibers_[waiting].site;
@@ -436,19 +447,13 @@ unsigned long group_count(const Launch& launch) {
   return groups;
 }
 
-unsigned long range_end(const Launch& launch) {
-  // One-dimensional launches are cut anywhere, others between rows.
-  if (launch.threads[1] * static_cast<unsigned long>(launch.threads[2]) == 1) {
-    return launch.threads[0];
-  }
-  return static_cast<unsigned long>(launch.threads[1]) * launch.threads[2];
+unsigned long thread_count(const Launch& launch) {
+  return static_cast<unsigned long>(launch.threads[0]) * launch.threads[1] * launch.threads[2];
 }
 
 void run_plain(const Launch& launch, Report& report) {
-  const unsigned long end = range_end(launch);
-  const unsigned long total = static_cast<unsigned long>(launch.threads[0]) * launch.threads[1] *
-                              launch.threads[2];
-  const unsigned workers = total < PLAIN_THREADS_WORTH_SPREADING ? 1 : launch.os_threads;
+  const unsigned long end = thread_count(launch);
+  const unsigned workers = end < PLAIN_THREADS_WORTH_SPREADING ? 1 : launch.os_threads;
   std::vector<std::thread> threads;
   for (unsigned w = 1; w < workers; ++w) {
     threads.emplace_back([&launch, &report, end, w, workers] {
@@ -496,10 +501,12 @@ void on_fault(int, siginfo_t* info, void* context) {
   (void)context;
 #endif
   const bool plain = checked->launch.thread == nullptr;
-  char thread[64];
+  char thread[96];
   if (plain) {
-    const bool line = checked->launch.threads[1] * checked->launch.threads[2] == 1;
-    snprintf(thread, sizeof thread, "%s %lu", line ? "thread" : "row", checked->plain_index);
+    const unsigned* const grid = checked->launch.threads;
+    const unsigned long row = checked->plain_index / grid[0];
+    snprintf(thread, sizeof thread, "thread (%lu, %lu, %lu) of the grid",
+             checked->plain_index % grid[0], row % grid[1], row / grid[1]);
   } else {
     const Place& p = checked->group.current_place();
     snprintf(thread, sizeof thread, "thread %u of group (%u, %u, %u)", p.index_in_group,
@@ -573,7 +580,7 @@ class FaultScope {
 
 void run_in_order(const Launch& launch, Order order, Checked& state, Group& group) {
   const bool plain = launch.thread == nullptr;
-  std::vector<unsigned long> sequence(plain ? range_end(launch) : group_count(launch));
+  std::vector<unsigned long> sequence(plain ? thread_count(launch) : group_count(launch));
   std::iota(sequence.begin(), sequence.end(), 0ul);
   if (order == Order::reverse) std::reverse(sequence.begin(), sequence.end());
   if (order == Order::random) std::shuffle(sequence.begin(), sequence.end(), std::mt19937(54321));
@@ -610,7 +617,6 @@ bool limits_hold(const Launch& launch, Report& report) {
 
 void run_checked(Launch launch, Report& report) {
   const std::lock_guard<std::mutex> lock(check_mutex);
-  std::vector<void*> arguments(launch.arguments, launch.arguments + launch.buffer_count);
   void** const original = launch.arguments;
   unsigned last = 0;
   for (unsigned i = 0; i < launch.buffer_count; ++i) {
@@ -639,7 +645,7 @@ void run_checked(Launch launch, Report& report) {
     for (unsigned i = 0; i < launch.buffer_count && !report.failed; ++i) {
       const Buffer& buffer = launch.buffers[i];
       if (!copies[i].slack_untouched()) {
-        fail(report, "write outside buffer '%s' (%lu bytes)", buffer.name, buffer.bytes);
+        suspect(report, "write outside buffer '%s' (%lu bytes)", buffer.name, buffer.bytes);
       } else if (order != Order::forward && buffer.writable != 0) {
         const auto differ = std::mismatch(copies[i].data(), copies[i].data() + buffer.bytes,
                                           first[i].data());
@@ -653,6 +659,7 @@ void run_checked(Launch launch, Report& report) {
     if (order == Order::forward) first = std::move(copies);
   }
   for (unsigned i = 0; i <= last && launch.buffer_count != 0; ++i) original[i] = saved[i];
+  report.failed = report.failed || report.suspected;
   if (report.failed) return;
   for (unsigned i = 0; i < launch.buffer_count; ++i) {
     const Buffer& buffer = launch.buffers[i];
