@@ -27,8 +27,7 @@ def inv(A: Tensor) -> tuple[Tensor, Tensor]:
     batch = matrices.shape[0]
     if n <= TINY:
         row, column, step = strides(matrices)
-        # Threads that run one after the other gain nothing from reading along memory together.
-        if not A.is_cpu and step == n * n and {row, column} == {n, 1}:
+        if _lu_plan.packed(matrices):
             kernel("inverse", "inverse_packed", scalar(A.dtype), n)(
                 matrices, X, info, row, column, batch,
                 threads=(-(-batch // 32) * 32,), group=(32,),

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _op
-from mpslinalg._engines import empty, flattened, kernel, scalar, strides
+from mpslinalg._engines import empty, flattened, kernel, scalar, side_by_side, strides
 from mpslinalg._products import subtract_product
 from mpslinalg._triangular_plan import solve_in_place
 
 # A matrix in one thread's registers: 4 x 4 complex is 32 of the 128 an Apple GPU has.
 TINY = 4
+# A determinant's pivots in one thread.
+DET_TINY = 8
 # A row in each lane of a simdgroup.
 SIMD = 32
 # One threadgroup factors the whole matrix in one launch.
@@ -35,6 +37,13 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     return "lu_panel" if max(m, n) <= GROUP else f"lu_panel of {PANEL} columns, lu_swap, matmul"
 
 
+def packed(matrices: Tensor) -> bool:
+    """Whether tiny matrices lie without a gap, and threads run side by side to gain from it."""
+    _, n, _ = matrices.shape
+    row, column, step = strides(matrices)
+    return step == n * n and {row, column} == {n, 1} and side_by_side(matrices)
+
+
 def _simd_width(n: int) -> int:
     return 8 if n <= 8 else 16 if n <= 16 else 32
 
@@ -56,9 +65,16 @@ def lu_factor(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
     matrices = flattened(A)
     batch = matrices.shape[0]
     if m == n <= TINY:
-        kernel("lu", "lu_tiny", scalar(A.dtype), n)(
-            matrices, LU, pivots, info, *strides(matrices), pivot, threads=(batch,), group=(64,)
-        )
+        row, column, step = strides(matrices)
+        if packed(matrices):
+            kernel("lu", "lu_packed", scalar(A.dtype), n)(
+                matrices, LU, pivots, info, row, column, batch, pivot,
+                threads=(-(-batch // 32) * 32,), group=(32,),
+            )  # fmt: skip
+        else:
+            kernel("lu", "lu_tiny", scalar(A.dtype), n)(
+                matrices, LU, pivots, info, row, column, step, pivot, threads=(batch,), group=(64,)
+            )
     elif max(m, n) <= SIMD:
         width = _simd_width(max(m, n))
         kernel("lu", "lu_simd", scalar(A.dtype), width)(
@@ -183,9 +199,10 @@ def lu_det(LU: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         swaps = pivots.reshape(-1, pivots.shape[-1])
         batch, n, _ = factors.shape
         row, column, batch_stride = strides(factors)
-        kernel("lu", "lu_det", scalar(LU.dtype))(
+        name, lanes = ("lu_det_tiny", 1) if n <= DET_TINY else ("lu_det_simd", 32)
+        kernel("lu", name, scalar(LU.dtype))(
             factors, swaps, det, sign, logabsdet, n, row + column, batch_stride, swaps.stride(0),
-            threads=(32 * batch,), group=(32,),
+            threads=(lanes * batch,), group=(32,),
         )  # fmt: skip
     return det, sign, logabsdet
 

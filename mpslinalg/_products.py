@@ -20,7 +20,4 @@ def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
 
 
 def _subtract(C: Tensor, A: Tensor, B: Tensor) -> None:
-    if C.shape[0] == 1:
-        C[0].addmm_(A[0], B[0], alpha=-1)
-    else:
-        C.baddbmm_(A, B, alpha=-1)
+    C.baddbmm_(A, B, alpha=-1)

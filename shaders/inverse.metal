@@ -60,8 +60,7 @@ template <typename T, int N>
   }
 }
 
-// The same where the matrices of A follow each other without a gap: the lanes of a simdgroup read and
-// write 32 of them along memory, by way of threadgroup memory.
+// The same where the matrices of A follow each other without a gap, 32 to a simdgroup.
 template <typename T, int N>
 [[max_total_threads_per_threadgroup(64)]] kernel void inverse_packed(
     device const T* A [[buffer(0)]],
@@ -72,39 +71,13 @@ template <typename T, int N>
     constant uint& batch [[buffer(5)]],
     uint simdgroup [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr uint SIZE = N * N;
-  THREADGROUP_ARRAY(T, tile, 32 * (SIZE + 1));
+  THREADGROUP_ARRAY(T, tile, 32 * (N * N + 1));
   const uint first = simdgroup * 32;
-  const uint entries = min(32u, batch - first) * SIZE;
-  device const T* from = A + ulong(first) * SIZE;
-#pragma unroll
-  for (uint i = 0; i < SIZE; ++i) {
-    const uint e = i * 32 + lane;
-    if (e < entries) tile[e + e / SIZE] = from[e];
-  }
-  simdgroup_barrier(mem_flags::mem_threadgroup);
-  threadgroup T* own = tile + lane * (SIZE + 1);
-  if (lane * SIZE < entries) {
-    T a[N][N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-#pragma unroll
-      for (int j = 0; j < N; ++j) a[i][j] = own[uint(i) * row_stride + uint(j) * column_stride];
-    }
-    info[first + lane] = invert<T, N>(a);
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) own[j * N + i] = a[i][j];
-    }
-  }
-  simdgroup_barrier(mem_flags::mem_threadgroup);
-  device T* to = X + ulong(first) * SIZE;
-#pragma unroll
-  for (uint i = 0; i < SIZE; ++i) {
-    const uint e = i * 32 + lane;
-    if (e < entries) to[e] = tile[e + e / SIZE];
-  }
+  const uint count = min(32u, batch - first);
+  T a[N][N];
+  load_packed<T, N>(a, A + ulong(first) * (N * N), count, row_stride, column_stride, lane, tile);
+  if (lane < count) info[first + lane] = invert<T, N>(a);
+  store_packed<T, N>(a, X + ulong(first) * (N * N), count, lane, tile);
 }
 
 // N lanes invert one n x n matrix, n <= N, in place by Gauss-Jordan elimination: a lane owns a row in

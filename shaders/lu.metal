@@ -2,8 +2,33 @@
 #include "scalar.h"
 #include "tile.h"
 
-// One thread factors one N x N matrix in registers.
-// A has any strides; LU is column-major. info: the first zero pivot, from 1, else 0.
+// a := its LU factors in registers. Returns the first zero pivot, from 1, else 0.
+template <typename T, int N>
+inline int factor(thread T (&a)[N][N], device int* pivots, bool pivoting) {
+  int failed = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const uint p = pivot_row<T, N>(a, k, pivoting);
+    pivots[k] = int(p) + 1;
+    swap_rows<T, N>(a, k, p);
+    const bool singular = is_zero(a[k][k]);
+    failed = singular && failed == 0 ? k + 1 : failed;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i > k) {
+        a[i][k] = singular ? a[i][k] : quotient(a[i][k], a[k][k]);
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          if (j > k) a[i][j] = mul_sub(a[i][j], a[i][k], a[k][j]);
+        }
+      }
+    }
+  }
+  return failed;
+}
+
+// One thread factors one N x N matrix of any strides. LU is column-major.
+// info: the first zero pivot, from 1, else 0.
 template <typename T, int N>
 [[max_total_threads_per_threadgroup(64)]] kernel void lu_tiny(
     device const T* A [[buffer(0)]],
@@ -20,36 +45,39 @@ template <typename T, int N>
 #pragma unroll
   for (int i = 0; i < N; ++i) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      a[i][j] = from[uint(i) * row_stride + uint(j) * column_stride];
-    }
+    for (int j = 0; j < N; ++j) a[i][j] = from[uint(i) * row_stride + uint(j) * column_stride];
   }
-  int failed = 0;
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    const uint p = pivot_row<T, N>(a, k, pivoting != 0);
-    pivots[ulong(id) * N + ulong(k)] = int(p) + 1;
-    swap_rows<T, N>(a, k, p);
-    const bool singular = is_zero(a[k][k]);
-    failed = singular && failed == 0 ? k + 1 : failed;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (i > k) {
-        a[i][k] = singular ? a[i][k] : quotient(a[i][k], a[k][k]);
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          if (j > k) a[i][j] = mul_sub(a[i][j], a[i][k], a[k][j]);
-        }
-      }
-    }
-  }
+  info[id] = factor<T, N>(a, pivots + ulong(id) * N, pivoting != 0);
   device T* to = LU + ulong(id) * (N * N);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
 #pragma unroll
     for (int i = 0; i < N; ++i) to[j * N + i] = a[i][j];
   }
-  info[id] = failed;
+}
+
+// The same where the matrices of A follow each other without a gap, 32 to a simdgroup.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void lu_packed(
+    device const T* A [[buffer(0)]],
+    device T* LU [[buffer(1)]],
+    device int* pivots [[buffer(2)]],
+    device int* info [[buffer(3)]],
+    constant uint& row_stride [[buffer(4)]],
+    constant uint& column_stride [[buffer(5)]],
+    constant uint& batch [[buffer(6)]],
+    constant uint& pivoting [[buffer(7)]],
+    uint simdgroup [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  THREADGROUP_ARRAY(T, tile, 32 * (N * N + 1));
+  const uint first = simdgroup * 32;
+  const uint count = min(32u, batch - first);
+  T a[N][N];
+  load_packed<T, N>(a, A + ulong(first) * (N * N), count, row_stride, column_stride, lane, tile);
+  if (lane < count) {
+    info[first + lane] = factor<T, N>(a, pivots + ulong(first + lane) * N, pivoting != 0);
+  }
+  store_packed<T, N>(a, LU + ulong(first) * (N * N), count, lane, tile);
 }
 
 // Where a lane's row stands in the elimination of lu_simd. At step k the rows at positions below k
@@ -338,6 +366,9 @@ template <typename T, int ROWS, int WIDTH>
         }
       }
     }
+    uint target[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) target[r] = position[r] >= below ? position[r] : UINT_MAX;
     // To the right the block's rows become U12 = L11^-1 A12, then the others lose L21 U12.
     for (uint column = below; column < end; column += COLUMNS) {
       const uint count = min(uint(COLUMNS), end - column);
@@ -367,30 +398,30 @@ template <typename T, int ROWS, int WIDTH>
         T sum[ROWS][BATCH];
 #pragma unroll
         for (int c = 0; c < BATCH; ++c) {
-          const uint which = min(begin_column + uint(c), count - 1);
+          device const T* from = right + ulong(min(begin_column + uint(c), count - 1)) * m;
 #pragma unroll
           for (int r = 0; r < ROWS; ++r) {
             const uint row = begin + tid + uint(r) * threads;
-            sum[r][c] = row < m ? right[ulong(which) * m + row] : zero<T>();
+            sum[r][c] = row < m ? from[row] : zero<T>();
           }
         }
         threadgroup_barrier(mem_flags::mem_device);
 #pragma unroll
         for (int c = 0; c < BATCH; ++c) {
           const uint which = min(begin_column + uint(c), count - 1);
+          threadgroup const T* u = tile + which * STRIDE;
 #pragma unroll
           for (int k = 0; k < WIDTH; ++k) {
-            const T u = tile[which * STRIDE + uint(k)];
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-              sum[r][c] = mul_sub(sum[r][c], a[r][slot<WIDTH>(k)], u);
+              sum[r][c] = mul_sub(sum[r][c], a[r][slot<WIDTH>(k)], u[k]);
             }
           }
+          device T* to = right + ulong(which) * m;
           if (begin_column + uint(c) < count) {
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-              const bool updated = position[r] >= below && position[r] < m;
-              if (updated) right[ulong(which) * m + position[r]] = sum[r][c];
+              if (target[r] < m) to[target[r]] = sum[r][c];
             }
           }
         }
@@ -656,10 +687,66 @@ template <typename T, int N>
       x, X + (ulong(matrix) * columns + first) * n, place, n, own_columns, n, target, tile);
 }
 
-// One simdgroup multiplies the pivots of one matrix as mantissa times 2^exponent, so that no product
-// of some of them overflows or underflows where the determinant does not.
+// The determinant as mantissa times 2^exponent, so that no product of some of the pivots overflows
+// or underflows where all of them together do not.
+template <typename T> struct Determinant {
+  T mantissa;
+  int exponent;
+};
+
+// Times the pivots first, first + step, ... of n, and their signs.
 template <typename T>
-[[max_total_threads_per_threadgroup(64)]] kernel void lu_det(
+inline Determinant<T> multiply_pivots(
+    device const T* diagonal,
+    device const int* swaps,
+    uint first,
+    uint step,
+    uint n,
+    long stride) {
+  Determinant<T> det = {one<T>(), 0};
+  for (uint i = first; i < n; i += step) {
+    const T pivot = normalized(diagonal[long(i) * stride], det.exponent);
+    det.mantissa = normalized(mul(det.mantissa, pivot), det.exponent);
+    if (swaps[i] != int(i) + 1) det.mantissa = zero<T>() - det.mantissa;
+  }
+  return det;
+}
+
+template <typename T>
+inline void store_determinant(
+    Determinant<T> value,
+    uint matrix,
+    device T* det,
+    device T* sign,
+    device real_t<T>* logabsdet) {
+  typedef real_t<T> R;
+  det[matrix] = scale(value.mantissa, value.exponent);
+  sign[matrix] = direction(value.mantissa);
+  logabsdet[matrix] = log(modulus(value.mantissa)) + R(value.exponent) * log(R(2));
+}
+
+// One thread does one matrix.
+template <typename T>
+[[max_total_threads_per_threadgroup(64)]] kernel void lu_det_tiny(
+    device const T* LU [[buffer(0)]],
+    device const int* pivots [[buffer(1)]],
+    device T* det [[buffer(2)]],
+    device T* sign [[buffer(3)]],
+    device real_t<T>* logabsdet [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant long& diagonal_stride [[buffer(6)]],
+    constant long& batch_stride [[buffer(7)]],
+    constant long& pivot_batch_stride [[buffer(8)]],
+    uint matrix [[thread_position_in_grid]]) {
+  const Determinant<T> value = multiply_pivots<T>(
+      LU + long(matrix) * batch_stride, pivots + long(matrix) * pivot_batch_stride, 0u, 1u, n,
+      diagonal_stride);
+  store_determinant<T>(value, matrix, det, sign, logabsdet);
+}
+
+// One simdgroup does one matrix.
+template <typename T>
+[[max_total_threads_per_threadgroup(64)]] kernel void lu_det_simd(
     device const T* LU [[buffer(0)]],
     device const int* pivots [[buffer(1)]],
     device T* det [[buffer(2)]],
@@ -671,28 +758,14 @@ template <typename T>
     constant long& pivot_batch_stride [[buffer(8)]],
     uint matrix [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
-  typedef real_t<T> R;
-  device const T* from = LU + long(matrix) * batch_stride;
-  device const int* swaps = pivots + long(matrix) * pivot_batch_stride;
-  T mantissa = one<T>();
-  int exponent = 0;
-  for (uint i = lane; i < n; i += 32) {
-    const T pivot = normalized(from[long(i) * diagonal_stride], exponent);
-    mantissa = normalized(mul(mantissa, pivot), exponent);
-    if (swaps[i] != int(i) + 1) mantissa = zero<T>() - mantissa;
-  }
+  Determinant<T> value = multiply_pivots<T>(
+      LU + long(matrix) * batch_stride, pivots + long(matrix) * pivot_batch_stride, lane, 32u, n,
+      diagonal_stride);
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
-    // Lanes from n on hold one.
-    if (uint(distance) < n) {
-      const T other = simd_shuffle_xor(mantissa, ushort(distance));
-      exponent += simd_shuffle_xor(exponent, ushort(distance));
-      mantissa = normalized(mul(mantissa, other), exponent);
-    }
+    const T other = simd_shuffle_xor(value.mantissa, ushort(distance));
+    value.exponent += simd_shuffle_xor(value.exponent, ushort(distance));
+    value.mantissa = normalized(mul(value.mantissa, other), value.exponent);
   }
-  if (lane == 0) {
-    det[matrix] = scale(mantissa, exponent);
-    sign[matrix] = direction(mantissa);
-    logabsdet[matrix] = log(modulus(mantissa)) + R(exponent) * log(R(2));
-  }
+  if (lane == 0) store_determinant<T>(value, matrix, det, sign, logabsdet);
 }

@@ -208,6 +208,54 @@ template <typename T, int N> inline void swap_columns_of(thread T (&a)[N][N], in
   }
 }
 
+// A lane's matrix of the `count` <= 32 that lie at A without a gap: the lanes read along memory into
+// `tile`, 32 matrices of N * N + 1. Lanes from `count` on get nothing.
+template <typename T, int N>
+inline void load_packed(
+    thread T (&a)[N][N],
+    device const T* A,
+    uint count,
+    uint row_stride,
+    uint column_stride,
+    uint lane,
+    threadgroup T* tile) {
+  constexpr uint SIZE = N * N;
+#pragma unroll
+  for (uint i = 0; i < SIZE; ++i) {
+    const uint e = i * 32 + lane;
+    if (e < count * SIZE) tile[e + e / SIZE] = A[e];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  threadgroup const T* own = tile + lane * (SIZE + 1);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      a[i][j] = own[uint(i) * row_stride + uint(j) * column_stride];
+    }
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// Back again, column-major.
+template <typename T, int N>
+inline void store_packed(
+    thread const T (&a)[N][N], device T* X, uint count, uint lane, threadgroup T* tile) {
+  constexpr uint SIZE = N * N;
+  threadgroup T* own = tile + lane * (SIZE + 1);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) own[j * N + i] = a[i][j];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+  for (uint i = 0; i < SIZE; ++i) {
+    const uint e = i * 32 + lane;
+    if (e < count * SIZE) X[e] = tile[e + e / SIZE];
+  }
+}
+
 // A lane's row of an m x n matrix, zero outside it. Where rows lie along memory the lanes first read
 // along them into `tile`, N rows of N + 1. `place` is the lane's place in its team of N lanes.
 template <typename T, int N>

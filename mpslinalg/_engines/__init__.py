@@ -20,6 +20,7 @@ __all__ = [
     "kernel",
     "launched",
     "scalar",
+    "side_by_side",
     "strides",
 ]
 
@@ -38,6 +39,7 @@ class Engine(Protocol):
     """Compiles variants of kernels for one kind of device."""
 
     name: str
+    side_by_side: bool
 
     def compile(self, shader: str, name: str, template: tuple[str, ...]) -> Launcher: ...
 
@@ -152,6 +154,11 @@ def empty(
     if result.is_cpu and cpu.checking():
         result.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else UNWRITTEN)
     return result
+
+
+def side_by_side(tensor: torch.Tensor) -> bool:
+    """Whether the engine of a tensor runs the threads of a group at once, not one by one."""
+    return ENGINES[tensor.device.type].side_by_side
 
 
 def strides(matrices: torch.Tensor) -> tuple[int, int, int]:

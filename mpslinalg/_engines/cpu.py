@@ -120,7 +120,8 @@ def build(text: str, flags: tuple[str, ...], what: str) -> Path:
         written = target.with_suffix(".cpp")
         written.write_text(text, encoding="ascii")
         command = [path, *flags, str(written), "-o", str(target)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        english = os.environ | {"LC_ALL": "C"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=english)
         if done.returncode != 0:
             raise ShaderError(
                 f"mpslinalg: {what} does not compile\n{_first_errors(done.stderr)}\n"
@@ -304,6 +305,7 @@ class CpuEngine:
     """Runs kernels on CPU tensors."""
 
     name = "cpu"
+    side_by_side = False
 
     def compile(self, shader: str, name: str, template: tuple[str, ...]) -> _CpuLauncher:
         """One variant; compiled at its first launch, plain and checked separately."""

@@ -231,6 +231,7 @@ class CudaEngine:
     """Runs kernels on CUDA tensors."""
 
     name = "cuda"
+    side_by_side = True
 
     def compile(self, shader: str, name: str, template: tuple[str, ...]) -> _CudaLauncher:
         """One variant, compiled for a device at its first launch there."""

@@ -55,6 +55,7 @@ class MetalEngine:
     """Runs kernels on tensors of an Apple GPU."""
 
     name = "metal"
+    side_by_side = True
 
     def compile(self, shader: str, name: str, template: tuple[str, ...]) -> _MetalLauncher:
         """One variant as a library of its own."""

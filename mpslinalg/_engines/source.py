@@ -111,8 +111,8 @@ def inline(path: Path, headers: Path) -> str:
             if header not in seen:
                 seen.add(header)
                 pieces.append(expand(header, (headers / header).read_text(encoding="ascii")))
-            line = body.count("\n", 0, match.end()) + 1
-            pieces.append(f'#line {line} "{name}"')
+            following = body.count("\n", 0, match.end()) + 2
+            pieces.append(f'#line {following} "{name}"')
         pieces.append(body[position:])
         return "".join(pieces)
 
