@@ -53,7 +53,7 @@ def inv(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inv_fake(A: Tensor) -> tuple[Tensor, Tensor]:
-    return empty(A.shape, A), empty(A.shape[:-2], A, torch.int32)
+    return empty(A.shape, A), empty(A.shape[:-2], A, torch.int32, row_major=True)
 
 
 _op.define("inv(Tensor A) -> (Tensor, Tensor)", inv, _inv_fake)

@@ -17,7 +17,7 @@ DET_TINY = 8
 # A row in each lane of a simdgroup.
 SIMD = 32
 # One threadgroup factors the whole matrix in one launch.
-GROUP = 256
+GROUP = 128
 # Columns of a panel beyond that, between two products.
 PANEL = 32
 # Bytes of a panel that a thread keeps in registers, and threads of a panel: 64 of the 128 registers
@@ -34,7 +34,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         return "lu_tiny"
     if max(m, n) <= SIMD:
         return "lu_simd"
-    return "lu_panel" if max(m, n) <= GROUP else f"lu_panel of {PANEL} columns, lu_swap, matmul"
+    return "lu_group" if max(m, n) <= GROUP else f"lu_panel of {PANEL} columns, lu_swap, matmul"
 
 
 def packed(matrices: Tensor) -> bool:
@@ -57,7 +57,7 @@ def lu_factor(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
     *batch_shape, m, n = A.shape
     LU = empty(A.shape, A)
     pivots = empty((*batch_shape, min(m, n)), A, torch.int32, row_major=True)
-    info = empty(batch_shape, A, torch.int32)
+    info = empty(batch_shape, A, torch.int32, row_major=True)
     if min(m, n) == 0:
         return LU, pivots, info.zero_()
     if LU.numel() == 0:
@@ -91,14 +91,17 @@ def _factor_blocked(LU: Tensor, pivots: Tensor, info: Tensor, pivot: bool) -> No
     batch, m, n = LU.shape
     steps = min(m, n)
     if max(m, n) <= GROUP:
-        _panel(LU, pivots, info, 0, steps, n, pivot)
+        rows, width, threads = _panel_shape(LU, 0)
+        kernel("lu", "lu_group", scalar(LU.dtype), rows, width)(
+            LU, pivots, info, m, n, pivot, threads=(threads * batch,), group=(threads,)
+        )
         return
     itemsize = LU.element_size()
     columns = max(SWAP_BYTES // itemsize, 1)
     swap = kernel("lu", "lu_swap", scalar(LU.dtype), PANEL, columns)
     for first in range(0, steps, PANEL):
         last = min(first + PANEL, steps)
-        _panel(LU, pivots, info, first, last, last, pivot)
+        _panel(LU, pivots, info, first, last, pivot)
         chunks = -(-first // columns) + -(-(n - last) // columns)
         if chunks != 0:
             swap(LU, pivots, m, n, first, last, threads=(128 * chunks, batch), group=(128, 1))
@@ -106,25 +109,34 @@ def _factor_blocked(LU: Tensor, pivots: Tensor, info: Tensor, pivot: bool) -> No
             subtract_product(LU[:, last:, last:], LU[:, last:, first:last], LU[:, first:last, last:])
 
 
+def _panel_shape(LU: Tensor, first: int) -> tuple[int, int, int]:
+    """Rows a thread, columns a sub-panel and threads that hold a panel below row `first`."""
+    height, itemsize = LU.shape[-2] - first, LU.element_size()
+    rows = 1
+    while rows * MAX_THREADS < height and rows * itemsize < PANEL_BYTES:
+        rows *= 2
+    width = min(PANEL_BYTES // (rows * itemsize), PANEL)
+    return rows, width, min(_whole_simdgroups(-(-height // rows)), MAX_THREADS)
+
+
 def _panel(
-    LU: Tensor, pivots: Tensor, info: Tensor, first: int, last: int, end: int, pivot: bool
+    LU: Tensor, pivots: Tensor, info: Tensor, first: int, last: int, pivot: bool
 ) -> None:
     batch, m, n = LU.shape
-    rows = 1
-    while rows * MAX_THREADS < m - first and rows * LU.element_size() < PANEL_BYTES:
-        rows *= 2
-    width = min(PANEL_BYTES // (rows * LU.element_size()), PANEL)
-    threads = _whole_simdgroups(-(-(m - first) // rows))
-    kernel("lu", "lu_panel", scalar(LU.dtype), rows, width)(
-        LU, pivots, info, m, n, first, last, end, pivot,
-        threads=(threads * batch,), group=(threads,),
-    )  # fmt: skip
+    rows, width, threads = _panel_shape(LU, first)
+    if rows * threads >= m - first:
+        panel = kernel("lu", "lu_panel", scalar(LU.dtype), rows, width)
+    else:
+        panel = kernel("lu", "lu_streamed", scalar(LU.dtype))
+    panel(
+        LU, pivots, info, m, n, first, last, pivot, threads=(threads * batch,), group=(threads,)
+    )
 
 
 def _lu_factor_fake(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
     *batch, m, n = A.shape
     pivots = empty((*batch, min(m, n)), A, torch.int32, row_major=True)
-    return empty(A.shape, A), pivots, empty(batch, A, torch.int32)
+    return empty(A.shape, A), pivots, empty(batch, A, torch.int32, row_major=True)
 
 
 def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
@@ -133,7 +145,7 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
     if X.numel() == 0:
         return X
     factors, right = flattened(LU), flattened(B)
-    swaps = pivots.reshape(-1, pivots.shape[-1])
+    swaps = _swaps(pivots)
     batch, n, k = right.shape
     transposed, conjugated = trans != 0, trans == 2
     if n <= TINY:
@@ -170,6 +182,12 @@ def _solve_triangles(factors: Tensor, X: Tensor, transposed: bool, conjugated: b
     solve_in_place(factors, X, lower=False, unit=transposed, conjugated=conjugated)
 
 
+def _swaps(pivots: Tensor) -> Tensor:
+    """Pivots as (batch, count); the kernels step through a matrix's own without a stride."""
+    swaps = pivots.reshape(-1, pivots.shape[-1])
+    return swaps if swaps.stride(-1) == 1 else swaps.contiguous()
+
+
 def _permutation(pivots: Tensor, m: int) -> Tensor:
     swaps = pivots.contiguous()
     batch, count = swaps.shape
@@ -194,9 +212,10 @@ def _lu_solve_fake(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
 def lu_det(LU: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """det, sign and logabsdet from the factors of square matrices."""
     det, sign, logabsdet = _lu_det_fake(LU, pivots)
+    if LU.shape[-1] == 0:
+        return det.fill_(1), sign.fill_(1), logabsdet.fill_(0)
     if det.numel() != 0:
-        factors = flattened(LU)
-        swaps = pivots.reshape(-1, pivots.shape[-1])
+        factors, swaps = flattened(LU), _swaps(pivots)
         batch, n, _ = factors.shape
         row, column, batch_stride = strides(factors)
         name, lanes = ("lu_det_tiny", 1) if n <= DET_TINY else ("lu_det_simd", 32)
@@ -209,7 +228,8 @@ def lu_det(LU: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _lu_det_fake(LU: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     batch = LU.shape[:-2]
-    return empty(batch, LU), empty(batch, LU), empty(batch, LU, LU.dtype.to_real())
+    det, sign = (empty(batch, LU, row_major=True) for _ in range(2))
+    return det, sign, empty(batch, LU, LU.dtype.to_real(), row_major=True)
 
 
 def lu_unpack(
@@ -225,7 +245,7 @@ def lu_unpack(
             threads=(n, m, factors.shape[0]), group=(32, 1, 1),
         )  # fmt: skip
     if unpack_pivots and P.numel() != 0:
-        permutation = _permutation(pivots.reshape(-1, pivots.shape[-1]), m)
+        permutation = _permutation(_swaps(pivots), m)
         kernel("lu", "lu_permutation_matrix", scalar(LU.dtype))(
             permutation, P, m, threads=(m, m, permutation.shape[0]), group=(32, 1, 1)
         )

@@ -10,13 +10,18 @@ from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._products import subtract_product
 
 # Rows that one launch solves; beyond, products take over from one thread a column.
-ROWS = 256
+ROWS = 128
+# Right-hand sides up to which all threads of a group share the rows instead of the columns.
+FEW = 4
+MAX_THREADS = 512
 # Bytes of a block's column: what a thread keeps of a right-hand side in registers.
 BLOCK_BYTES = 256
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a word for `which`."""
+    if k <= FEW:
+        return "triangular_few"
     return "triangular_solve" if n <= ROWS else f"triangular_solve in parts of {ROWS}, matmul"
 
 
@@ -26,7 +31,17 @@ def solve_in_place(A: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bo
     `A` is op(A) but for the conjugation; `lower` is of op(A). The blocked recursion turns all but
     the diagonal blocks into products.
     """
-    _solve_rows(A, X, 0, A.shape[-1], lower, unit, conjugated)
+    batch, n, k = X.shape
+    row, column, step = strides(A)
+    # Across memory a row a thread would read as much again for every entry.
+    if k <= FEW and row <= column:
+        threads = min(-(-n // 32) * 32, MAX_THREADS)
+        kernel("triangular", "triangular_few", scalar(A.dtype), k)(
+            A, X, n, row, column, step, lower, unit, conjugated,
+            threads=(threads * batch,), group=(threads,),
+        )  # fmt: skip
+    else:
+        _solve_rows(A, X, 0, n, lower, unit, conjugated)
 
 
 def _solve_rows(

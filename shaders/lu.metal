@@ -172,7 +172,7 @@ template <typename T, int N>
   }
 }
 
-// What the threads of lu_panel share, and where one of them stands.
+// What the threads of lu_group and lu_panel share, and where one of them stands.
 template <typename T> struct Panel {
   threadgroup real_t<T>* weights;
   threadgroup uint* positions;
@@ -189,7 +189,7 @@ template <typename T> struct Panel {
   int failed;
 };
 
-// The steps of a sub-panel of lu_panel from WIDTH - ACTIVE on. All threads of the group call it.
+// The steps of a sub-panel of either from WIDTH - ACTIVE on. All threads of the group call it.
 // Rows are swapped in name only, as in lu_simd: position[r] says where row r of a thread stands.
 template <typename T, int ROWS, int WIDTH, int ACTIVE>
 inline void lu_panel_steps(
@@ -268,21 +268,18 @@ inline void lu_panel_steps(
   }
 }
 
-// One threadgroup factors the columns [first, last) of a matrix below row `first`, in sub-panels of
-// WIDTH columns, and brings the columns [last, end) up to date; a thread keeps ROWS rows of a
-// sub-panel in registers. Rows: at most ROWS times the threads. LU is column-major, in place;
-// swaps reach the columns [first, end) only. info: set when a pivot is zero and none was before.
+// One threadgroup factors one m x n matrix, in sub-panels of WIDTH columns that it applies to all
+// columns on their right at once; a thread keeps ROWS rows of a sub-panel in registers, and
+// m <= ROWS times the threads. LU is column-major and factored in place.
+// info: the first zero pivot, from 1, else 0.
 template <typename T, int ROWS, int WIDTH>
-[[max_total_threads_per_threadgroup(512)]] kernel void lu_panel(
+[[max_total_threads_per_threadgroup(512)]] kernel void lu_group(
     device T* LU [[buffer(0)]],
     device int* pivots [[buffer(1)]],
     device int* info [[buffer(2)]],
     constant uint& m [[buffer(3)]],
     constant uint& n [[buffer(4)]],
-    constant uint& first [[buffer(5)]],
-    constant uint& last [[buffer(6)]],
-    constant uint& end [[buffer(7)]],
-    constant uint& pivoting [[buffer(8)]],
+    constant uint& pivoting [[buffer(5)]],
     uint group [[threadgroup_position_in_grid]],
     uint threads [[threads_per_threadgroup]],
     uint tid [[thread_index_in_threadgroup]],
@@ -299,11 +296,12 @@ template <typename T, int ROWS, int WIDTH>
   THREADGROUP_ARRAY(T, l11, WIDTH * WIDTH);
   THREADGROUP_ARRAY(T, tile, COLUMNS * STRIDE);
   device T* matrix = LU + ulong(group) * m * n;
-  device int* matrix_pivots = pivots + ulong(group) * min(m, n);
+  const uint steps = min(m, n);
+  device int* matrix_pivots = pivots + ulong(group) * steps;
   if (tid < uint(WIDTH)) top[tid] = zero<T>();
   int failed = 0;
-  for (uint begin = first; begin < last; begin += WIDTH) {
-    const uint width = min(uint(WIDTH), last - begin);
+  for (uint begin = 0; begin < steps; begin += WIDTH) {
+    const uint width = min(uint(WIDTH), steps - begin);
     T a[ROWS][WIDTH];
     uint position[ROWS];
 #pragma unroll
@@ -344,7 +342,7 @@ template <typename T, int ROWS, int WIDTH>
     if (tid < width) matrix_pivots[begin + tid] = int(swaps[tid]) + 1;
     const uint below = begin + width;
     // To the left rows only move: all are read before one is written.
-    for (uint column = first; column < begin; column += BATCH) {
+    for (uint column = 0; column < begin; column += BATCH) {
       T moved[ROWS][BATCH];
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
@@ -370,8 +368,8 @@ template <typename T, int ROWS, int WIDTH>
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) target[r] = position[r] >= below ? position[r] : UINT_MAX;
     // To the right the block's rows become U12 = L11^-1 A12, then the others lose L21 U12.
-    for (uint column = below; column < end; column += COLUMNS) {
-      const uint count = min(uint(COLUMNS), end - column);
+    for (uint column = below; column < n; column += COLUMNS) {
+      const uint count = min(uint(COLUMNS), n - column);
       device T* right = matrix + ulong(column) * m;
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
@@ -435,6 +433,220 @@ template <typename T, int ROWS, int WIDTH>
     }
     threadgroup_barrier(mem_flags::mem_device);
   }
+  if (tid == 0) info[group] = failed;
+}
+
+// One threadgroup factors the columns [first, last) of a matrix below row `first`, at most 32 of them,
+// in sub-panels of WIDTH; a thread keeps ROWS rows of a sub-panel in registers, and there are at
+// most ROWS times the threads. Rows stay where they are until the end: a sub-panel first catches up
+// with those before it. LU is column-major, in place; other columns are not touched.
+// info: set when a pivot is zero and none was before.
+template <typename T, int ROWS, int WIDTH>
+[[max_total_threads_per_threadgroup(512)]] kernel void lu_panel(
+    device T* LU [[buffer(0)]],
+    device int* pivots [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& m [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& first [[buffer(5)]],
+    constant uint& last [[buffer(6)]],
+    constant uint& pivoting [[buffer(7)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  constexpr uint PANEL = 32;
+  constexpr int MOVED = 8;
+  THREADGROUP_ARRAY(real_t<T>, weights, 32);
+  THREADGROUP_ARRAY(uint, positions, 32);
+  THREADGROUP_ARRAY(T, top, WIDTH);
+  THREADGROUP_ARRAY(uint, swaps, PANEL);
+  THREADGROUP_ARRAY(T, l11, PANEL * PANEL);
+  THREADGROUP_ARRAY(T, u, PANEL * WIDTH);
+  device T* matrix = LU + ulong(group) * m * n;
+  const uint row = first + tid;
+  uint position[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const uint own = row + uint(r) * threads;
+    position[r] = own < m ? own : UINT_MAX;
+  }
+  if (tid < uint(WIDTH)) top[tid] = zero<T>();
+  int failed = 0;
+  for (uint begin = first; begin < last; begin += WIDTH) {
+    const uint width = min(uint(WIDTH), last - begin);
+    const uint before = begin - first;
+    T a[ROWS][WIDTH];
+#pragma unroll
+    for (int c = 0; c < WIDTH; ++c) {
+      device const T* from = matrix + ulong(begin + uint(c)) * m;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint own = row + uint(r) * threads;
+        a[r][c] = own < m && uint(c) < width ? from[own] : zero<T>();
+      }
+    }
+    if (before != 0) {
+      // Of the rows that are pivots already these entries become U = L11^-1 of them.
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint i = position[r] - first;
+        if (i < before) {
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) u[i * uint(WIDTH) + uint(c)] = a[r][c];
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      for (uint c = simd; c < uint(WIDTH); c += threads / 32) {
+        T x = lane < before ? u[lane * uint(WIDTH) + c] : zero<T>();
+        for (uint k = 0; k < before; ++k) {
+          const T known = simd_shuffle(x, ushort(k));
+          if (lane > k && lane < before) x = mul_sub(x, l11[k * PANEL + lane], known);
+        }
+        if (lane < before) u[lane * uint(WIDTH) + c] = x;
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(2)
+      for (uint k = 0; k < before; ++k) {
+        device const T* left = matrix + ulong(first + k) * m;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+          const bool open = position[r] >= begin && position[r] < m;
+          const T l = open ? left[row + uint(r) * threads] : zero<T>();
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) {
+            a[r][c] = mul_sub(a[r][c], l, u[k * uint(WIDTH) + uint(c)]);
+          }
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint i = position[r] - first;
+        if (i < before) {
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) a[r][c] = u[i * uint(WIDTH) + uint(c)];
+        }
+      }
+    }
+    Panel<T> panel = {weights, positions, top, swaps + before, m, begin, width,
+                      threads / 32, tid, lane, simd, pivoting, failed};
+    lu_panel_steps<T, ROWS, WIDTH, WIDTH>(a, position, panel);
+    failed = panel.failed;
+#pragma unroll
+    for (int c = 0; c < WIDTH; ++c) {
+      device T* to = matrix + ulong(begin + uint(c)) * m;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint own = row + uint(r) * threads;
+        if (own < m && uint(c) < width) to[own] = a[r][slot<WIDTH>(c)];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const uint i = position[r] - begin;
+      if (i < width) {
+        device const T* left = matrix + ulong(first) * m + row + uint(r) * threads;
+        for (uint k = 0; k < before; ++k) l11[k * PANEL + before + i] = left[ulong(k) * m];
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) {
+          if (uint(c) < i) l11[(before + uint(c)) * PANEL + before + i] = a[r][slot<WIDTH>(c)];
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  // Now the rows move: all of a column are read before one is written.
+  for (uint column = first; column < last; column += MOVED) {
+    T moved[ROWS][MOVED];
+#pragma unroll
+    for (int c = 0; c < MOVED; ++c) {
+      device const T* from = matrix + ulong(column + uint(c)) * m;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint own = row + uint(r) * threads;
+        const bool wanted = own < m && position[r] != own && column + uint(c) < last;
+        if (wanted) moved[r][c] = from[own];
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device);
+#pragma unroll
+    for (int c = 0; c < MOVED; ++c) {
+      device T* to = matrix + ulong(column + uint(c)) * m;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const uint own = row + uint(r) * threads;
+        const bool wanted = own < m && position[r] != own && column + uint(c) < last;
+        if (wanted) to[position[r]] = moved[r][c];
+      }
+    }
+  }
+  if (tid < last - first) pivots[ulong(group) * min(m, n) + first + tid] = int(swaps[tid]) + 1;
+  if (tid == 0) info[group] = first == 0 || info[group] == 0 ? failed : info[group];
+}
+
+// The same for a panel too tall for registers: its columns stay in device memory, one at a time.
+template <typename T>
+[[max_total_threads_per_threadgroup(512)]] kernel void lu_streamed(
+    device T* LU [[buffer(0)]],
+    device int* pivots [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& m [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& first [[buffer(5)]],
+    constant uint& last [[buffer(6)]],
+    constant uint& pivoting [[buffer(7)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(real_t<T>, weights, 32);
+  THREADGROUP_ARRAY(uint, positions, 32);
+  THREADGROUP_ARRAY(T, top, 32);
+  device T* matrix = LU + ulong(group) * m * n;
+  int failed = 0;
+  for (uint pivot = first; pivot < last; ++pivot) {
+    device T* column = matrix + ulong(pivot) * m;
+    real_t<T> weight = real_t<T>(-1);
+    uint chosen = UINT_MAX;
+    for (uint row = pivot + tid; row < (pivoting != 0 ? m : pivot + 1); row += threads) {
+      const real_t<T> candidate = pivot_weight(column[row]);
+      chosen = candidate > weight ? row : chosen;
+      weight = max(candidate, weight);
+    }
+    lane_argmax<32>(weight, chosen);
+    if (lane == 0) {
+      weights[simd] = weight;
+      positions[simd] = chosen;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const bool filled = lane < threads / 32;
+    weight = filled ? weights[lane] : real_t<T>(-1);
+    chosen = filled ? positions[lane] : UINT_MAX;
+    lane_argmax<32>(weight, chosen);
+    if (tid < last - first) {
+      device T* entries = matrix + ulong(first + tid) * m;
+      const T moved = entries[chosen];
+      entries[chosen] = entries[pivot];
+      entries[pivot] = moved;
+      top[tid] = moved;
+    }
+    if (tid == 0) pivots[ulong(group) * min(m, n) + pivot] = int(chosen) + 1;
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    const T diagonal = top[pivot - first];
+    const bool singular = is_zero(diagonal);
+    failed = singular && failed == 0 ? int(pivot) + 1 : failed;
+    for (uint row = pivot + 1 + tid; row < m && !singular; row += threads) {
+      const T l = quotient(column[row], diagonal);
+      column[row] = l;
+      for (uint k = pivot + 1; k < last; ++k) {
+        device T* entry = matrix + ulong(k) * m + row;
+        *entry = mul_sub(*entry, l, top[k - first]);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  }
   if (tid == 0) info[group] = first == 0 || info[group] == 0 ? failed : info[group];
 }
 
@@ -485,7 +697,7 @@ kernel void lu_permutation(
     constant uint& count [[buffer(3)]],
     uint2 id [[thread_position_in_grid]]) {
   const ulong matrix = ulong(id.y);
-  permutation[matrix * m + id.x] = I(row_before(pivots + matrix * count, count, id.x));
+  permutation[matrix * m + id.x] = I(row_before(pivots + matrix * count, count, m, id.x));
 }
 
 // One thread per entry of the larger of L and U, both row-major; steps = min(m, n).
@@ -650,7 +862,7 @@ template <typename T, int N>
   threadgroup uint* target = targets + team * uint(N);
   uint moved = place;
   if (inside && place < n) {
-    moved = row_before(pivots + long(matrix) * pivot_batch_stride, n, place);
+    moved = row_before(pivots + long(matrix) * pivot_batch_stride, n, n, place);
   }
   source[place] = transposed != 0 ? place : moved;
   target[place] = transposed != 0 ? moved : place;

@@ -30,11 +30,12 @@ template <typename T, int N> inline uint pivot_row(thread const T (&a)[N][N], in
   return row;
 }
 
-// Where the row now at position `row` stood before the swaps `pivots` (1-based, as LAPACK's).
-inline uint row_before(device const int* pivots, uint count, uint row) {
+// Where the row now at position `row` of `rows` stood before the swaps `pivots` (1-based, as
+// LAPACK's). Pivots are the caller's: one that names no row is taken for the last.
+inline uint row_before(device const int* pivots, uint count, uint rows, uint row) {
   for (uint k = count; k > 0; --k) {
     const uint i = k - 1;
-    const uint p = uint(pivots[i]) - 1;
+    const uint p = min(uint(pivots[i]) - 1, rows - 1);
     row = row == i ? p : (row == p ? i : row);
   }
   return row;

@@ -135,3 +135,81 @@ template <typename T, int N>
     store_columns<T, N>(x, own + row, size, count, n, lane, tile);
   }
 }
+
+// One threadgroup solves op(M) x = b in place for K columns and any number of rows: 32 rows by one
+// simdgroup, a row a lane; then all threads take them out of the rows that are left, a row each.
+// Meant for columns of op(A) along memory. Flags and storage as above.
+template <typename T, int K>
+[[max_total_threads_per_threadgroup(512)]] kernel void triangular_few(
+    device const T* A [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    constant uint& n [[buffer(2)]],
+    constant uint& row_stride [[buffer(3)]],
+    constant uint& column_stride [[buffer(4)]],
+    constant long& batch_stride [[buffer(5)]],
+    constant uint& lower [[buffer(6)]],
+    constant uint& unit [[buffer(7)]],
+    constant uint& conjugated [[buffer(8)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, known, 32 * K);
+  device const T* matrix = A + long(group) * batch_stride;
+  device T* own = X + ulong(group) * n * K;
+  const uint blocks = (n + 31) / 32;
+  for (uint step = 0; step < blocks; ++step) {
+    const uint first = (lower != 0 ? step : blocks - 1 - step) * 32;
+    const uint size = min(32u, n - first);
+    if (simd == 0) {
+      device const T* from = matrix + long(first + lane) * long(row_stride) +
+          long(first) * long(column_stride);
+      T x[K];
+#pragma unroll
+      for (int c = 0; c < K; ++c) x[c] = lane < size ? own[uint(c) * n + first + lane] : zero<T>();
+#pragma unroll(8)
+      for (uint e = 0; e < 32; ++e) {
+        const uint j = lower != 0 ? e : 31 - e;
+        const bool open = j < size && lane < size && (lower != 0 ? lane > j : lane < j);
+        const bool read = open || (lane == j && j < size && unit == 0);
+        T entry = one<T>();
+        if (read) entry = from[long(j) * long(column_stride)];
+        if (conjugated != 0) entry = conj(entry);
+        const T diagonal = simd_shuffle(entry, ushort(j));
+#pragma unroll
+        for (int c = 0; c < K; ++c) {
+          T solved = simd_shuffle(x[c], ushort(j));
+          if (unit == 0) solved = quotient(solved, diagonal);
+          x[c] = open ? mul_sub(x[c], entry, solved) : (lane == j ? solved : x[c]);
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+        known[uint(c) * 32 + lane] = x[c];
+        if (lane < size) own[uint(c) * n + first + lane] = x[c];
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint begin = lower != 0 ? first + size : 0u;
+    const uint end = lower != 0 ? n : first;
+    for (uint row = begin + tid; row < end; row += threads) {
+      device const T* from = matrix + long(row) * long(row_stride) +
+          long(first) * long(column_stride);
+      T sum[K];
+#pragma unroll
+      for (int c = 0; c < K; ++c) sum[c] = own[uint(c) * n + row];
+#pragma unroll(16)
+      for (uint j = 0; j < 32; ++j) {
+        T entry = zero<T>();
+        if (j < size) entry = from[long(j) * long(column_stride)];
+        if (conjugated != 0) entry = conj(entry);
+#pragma unroll
+        for (int c = 0; c < K; ++c) sum[c] = mul_sub(sum[c], entry, known[uint(c) * 32 + j]);
+      }
+#pragma unroll
+      for (int c = 0; c < K; ++c) own[uint(c) * n + row] = sum[c];
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  }
+}

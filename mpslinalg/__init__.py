@@ -1,0 +1,17 @@
+"""torch.linalg that stays on the GPU: Metal kernels for mps, the same text on cuda and cpu."""
+
+from torch.linalg import LinAlgError as LinAlgError  # type: ignore[attr-defined]
+
+from mpslinalg._determinant import det as det
+from mpslinalg._determinant import slogdet as slogdet
+from mpslinalg._inverse import inv as inv
+from mpslinalg._inverse import inv_ex as inv_ex
+from mpslinalg._lu import lu as lu
+from mpslinalg._lu import lu_factor as lu_factor
+from mpslinalg._lu import lu_factor_ex as lu_factor_ex
+from mpslinalg._lu import lu_solve as lu_solve
+from mpslinalg._lu import lu_unpack as lu_unpack
+from mpslinalg._route import use as use
+from mpslinalg._route import which as which
+from mpslinalg._solve import solve as solve
+from mpslinalg._solve import solve_ex as solve_ex

@@ -1,0 +1,70 @@
+"""The command line: `python -m mpslinalg demo | doctor | bench`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from mpslinalg import _bench, _bench_table, _demo, _doctor
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m mpslinalg")
+    commands = parser.add_subparsers(dest="command", required=True)
+    device = argparse.ArgumentParser(add_help=False)
+    device.add_argument(
+        "--device", choices=["cpu", "cuda", "mps"], help="default: the GPU, or the CPU without one"
+    )
+
+    demo = commands.add_parser("demo", parents=[device], help="real studies, checked against SciPy")
+    demo.add_argument("--case", choices=list(_demo.CASES), help="default: all")
+    demo.add_argument("--json", type=Path, metavar="FILE", help="write the numbers")
+    demo.add_argument("--plot", type=Path, metavar="FILE", help="draw the results (matplotlib)")
+
+    commands.add_parser("doctor", parents=[device], help="check this machine; for bug reports")
+
+    bench = commands.add_parser("bench", parents=[device], help="time kernels beside torch.linalg")
+    bench.add_argument("--family", choices=list(_bench.FAMILIES), required=True)
+    bench.add_argument(
+        "--cases",
+        choices=["grid", "auto"],
+        default="grid",
+        help="grid: kernels against torch (default); auto: what the default mode costs and gains",
+    )
+    bench.add_argument("--dtype", choices=list(_bench.DTYPES), action="append", help="repeatable")
+    bench.add_argument("--quick", action="store_true", help="small batches, as fits a CPU")
+    bench.add_argument("--json", type=Path, metavar="FILE", help="write the numbers")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device) if options.device else _doctor.default_device()
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    if options.command == "doctor":
+        return _doctor.run(device, console)
+    if not _doctor.available(device):
+        parser.error(f"torch {torch.__version__} has no {device.type} device here")
+    if options.command == "demo":
+        names = [options.case] if options.case else list(_demo.CASES)
+        return _demo.run(names, device, console, options.json, options.plot)
+    dtypes = options.dtype or _bench.DEFAULT_DTYPES
+    if device.type == "mps" and {"float64", "complex128"} & set(dtypes):
+        parser.error("an Apple GPU has no double precision")
+    return _bench_table.run(
+        _bench.FAMILIES[options.family],
+        device,
+        console,
+        mode=options.cases,
+        dtypes=dtypes,
+        quick=options.quick,
+        json_file=options.json,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

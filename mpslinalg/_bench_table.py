@@ -1,0 +1,179 @@
+"""`python -m mpslinalg bench`: the measurements of _bench as one table and as JSON."""
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from mpslinalg import _doctor
+from mpslinalg._bench import (
+    DEFAULT_DTYPES,
+    DTYPES,
+    Case,
+    Cell,
+    Family,
+    Stream,
+    measure,
+    measure_auto,
+    measure_stream,
+)
+
+
+def _case_json(case: Case) -> dict[str, Any]:
+    return {
+        "op": case.operation.name,
+        "batch": case.batch,
+        "n": case.n,
+        "dtype": case.dtype_name,
+    }
+
+
+def _cell_json(cell: Cell) -> dict[str, Any]:
+    return _case_json(cell.case) | {
+        "microseconds": {provider: 1e6 * value for provider, value in cell.seconds.items()},
+        "lapack_ratios": cell.ratios,
+        "refused": cell.refused,
+        "speedup": cell.speedup,
+    }
+
+
+def _figures(cell: Cell) -> list[str]:
+    def microseconds(provider: str) -> str:
+        return f"{1e6 * cell.seconds[provider]:.1f}" if provider in cell.seconds else "-"
+
+    return [
+        microseconds("kernels"),
+        microseconds("torch"),
+        "-" if cell.speedup is None else f"{cell.speedup:.2f}x",
+        microseconds("torch cpu"),
+        f"{cell.ratios['kernels']:.2f}" if "kernels" in cell.ratios else "-",
+    ]
+
+
+def _print_cells(cells: Sequence[Cell], dtypes: Sequence[str], console: Console) -> None:
+    """A row for each operation and shape, the dtypes side by side."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("microseconds", "batch", "n"):
+        table.add_column(name, justify="right")
+    for dtype in dtypes:
+        for name in (dtype, "torch", "", "CPU", "ratio"):
+            table.add_column(name, justify="right")
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for cell in cells:
+        if cell.case.dtype_name in dtypes:
+            key = (cell.case.operation.name, str(cell.case.batch), str(cell.case.n))
+            rows.setdefault(key, []).extend(_figures(cell))
+    for key, figures in rows.items():
+        table.add_row(*map(Text, (*key, *figures)))
+    console.print(table)
+
+
+def summarize(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Geometric mean and worst of the batched cells; every cell that is slower than torch."""
+    speedups = {cell.case: cell.speedup for cell in cells if cell.speedup is not None}
+    in_batches = {str(case): speedup for case, speedup in speedups.items() if case.batch > 1}
+    return {
+        "geometric_mean": geometric_mean(in_batches.values()) if in_batches else None,
+        "worst": min(in_batches.items(), key=itemgetter(1)) if in_batches else None,
+        "slower": {str(case): speedup for case, speedup in speedups.items() if speedup < 1},
+        "refused": {
+            f"{cell.case}, {provider}": reason
+            for cell in cells
+            for provider, reason in cell.refused.items()
+        },
+    }
+
+
+def _print_summary(summary: dict[str, Any], streamed: Stream, console: Console) -> None:
+    lines = [
+        f"copy: {streamed.copy:.0f} GB/s, reads and writes; {streamed.case}: "
+        f"{streamed.kernel:.0f} GB/s, {100 * streamed.share:.0f} % of it"
+    ]
+    if summary["worst"]:
+        worst, speedup = summary["worst"]
+        lines.append(
+            f"batched: geometric mean {summary['geometric_mean']:.2f}x torch on the same device, "
+            f"worst {worst} {speedup:.2f}x"
+        )
+    slower = [f"{case} {speedup:.2f}x" for case, speedup in summary["slower"].items()]
+    lines.append("slower than torch: " + ("; ".join(slower) or "none"))
+    lines += [f"REFUSED {where}: {reason}" for where, reason in summary["refused"].items()]
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+
+
+def _grid(
+    family: Family, device: torch.device, console: Console, dtypes: Sequence[str], quick: bool
+) -> tuple[dict[str, Any], bool]:
+    cases = family.cases([DTYPES[name] for name in dtypes], quick=quick)
+    progress = Console(stderr=True)
+    cells = [
+        measure(case, device)
+        for case in track(cases, console=progress, transient=True, disable=not progress.is_terminal)
+    ]
+    for first in range(0, len(dtypes), 2):  # as many as fit the width
+        _print_cells(cells, dtypes[first : first + 2], console)
+    streamed = measure_stream(family, device, quick=quick)
+    summary = summarize(cells)
+    _print_summary(summary, streamed, console)
+    content = {
+        "cells": [_cell_json(cell) for cell in cells],
+        "stream": _case_json(streamed.case)
+        | {"copy_gbs": streamed.copy, "kernel_gbs": streamed.kernel, "share": streamed.share},
+        "summary": summary,
+    }
+    return content, not any("kernels" in cell.refused for cell in cells)
+
+
+def _auto(family: Family, device: torch.device, console: Console) -> tuple[dict[str, Any], bool]:
+    bars = measure_auto(family, device)
+    for bar in bars:
+        sign, verdict = "<=" if bar.at_most else ">=", "ok" if bar.held else "MISSED"
+        line = f"{bar.name}: {bar.value:.2f} (bar {sign} {bar.bar:g}) {verdict}"
+        console.print(line, highlight=False, markup=False)
+    return {"auto": [asdict(bar) | {"held": bar.held} for bar in bars]}, True
+
+
+def run(
+    family: Family,
+    device: torch.device,
+    console: Console,
+    *,
+    mode: str = "grid",
+    dtypes: Sequence[str] = DEFAULT_DTYPES,
+    quick: bool = False,
+    json_file: Path | None = None,
+) -> int:
+    """Print the figures; 1 if a result of ours was refused. Speed alone fails nothing."""
+    start = time.perf_counter()
+    environment = _doctor.environment(device)
+    for key, value in environment.items():
+        console.print(f"{key}: {value}", highlight=False, markup=False)
+    if mode == "auto":
+        content, right = _auto(family, device, console)
+    else:
+        content, right = _grid(family, device, console, dtypes, quick)
+    seconds = time.perf_counter() - start
+    console.print(f"took {seconds:.0f} s", highlight=False)
+    if json_file:
+        header = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": shlex.join(["python", "-m", "mpslinalg", *sys.argv[1:]]),
+            "environment": environment,
+            "seconds": seconds,
+        }
+        json_file.write_text(json.dumps(header | content, indent=1) + "\n")
+    return 0 if right else 1

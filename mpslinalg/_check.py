@@ -1,0 +1,98 @@
+"""Bad input, in torch's own words.
+
+A public function asks cheap questions; when an answer is no, `refuse` replays the call on torch,
+which raises what it raises for that input. So the words are torch's, of the installed version.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+DTYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
+
+
+def matrix(A: Tensor) -> bool:
+    """Whether A is a matrix, or a batch of them, that the kernels take."""
+    return A.dim() >= 2 and A.dtype in DTYPES
+
+
+def square(A: Tensor) -> bool:
+    """Whether A is a square matrix, or a batch of them, that the kernels take."""
+    return matrix(A) and A.shape[-2] == A.shape[-1]
+
+
+def fits(A: Tensor, B: Any, left: bool) -> bool:
+    """Whether A X = B, or X A = B, has a right-hand side of the shape and dtype of square A."""
+    return (
+        isinstance(B, Tensor)
+        and B.dtype == A.dtype
+        and B.dim() >= 2
+        and B.shape[-2 if left else -1] == A.shape[-1]
+        and _broadcastable(A.shape[:-2], B.shape[:-2])
+    )
+
+
+def _broadcastable(a: torch.Size, b: torch.Size) -> bool:
+    """Whether two batch shapes broadcast."""
+    return all(i == j or i == 1 or j == 1 for i, j in zip(reversed(a), reversed(b), strict=False))
+
+
+def out(given: Any, inputs: tuple[Tensor, ...], *dtypes: torch.dtype) -> bool:
+    """Whether results of these dtypes, computed from the inputs, may be written to out=."""
+    if given is None:
+        return True
+    tensors = (given,) if isinstance(given, Tensor) else given
+    return (
+        isinstance(tensors, (tuple, list))
+        and len(tensors) == len(dtypes)
+        and all(isinstance(t, Tensor) for t in tensors)
+        and all(t.dtype == dtype for t, dtype in zip(tensors, dtypes, strict=True))
+        and not (torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, *tensors)))
+    )
+
+
+def same_device(method: str, **tensors: Any) -> None:
+    """Raise what torch raises on a GPU for tensors of several devices; on a CPU it may crash."""
+    device = None
+    for name, value in tensors.items():
+        for tensor in value if isinstance(value, (tuple, list)) else (value,):
+            if not isinstance(tensor, Tensor):
+                continue
+            device = tensor.device if device is None else device
+            if tensor.device != device:
+                raise RuntimeError(
+                    f"Expected all tensors to be on the same device, but got {name} is on "
+                    f"{tensor.device}, different from other tensors on {device} "
+                    f"(when checking argument in method {method})"
+                )
+
+
+def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: Any) -> NoReturn:
+    """Raise torch's error for bad arguments of a torch function.
+
+    Torch sees CPU tensors of the same shapes and dtypes, and it reads none: what is wrong with
+    them it finds before the first element.
+    """
+    if isinstance(out, (tuple, list)):
+        out = tuple(map(_empty, out))
+    function(*map(_ones, args), out=_empty(out), **kwargs)
+    given = ", ".join(f"{a.dtype} {list(a.shape)}" for a in args if isinstance(a, Tensor))
+    raise RuntimeError(
+        f"{function.__name__}: the kernels take matrices of float32, float64, complex64 or "
+        f"complex128, but got {given}; mpslinalg.use('torch') runs torch instead"
+    )
+
+
+def _ones(arg: Any) -> Any:
+    if not isinstance(arg, Tensor):
+        return arg
+    one = torch.ones((), dtype=arg.dtype, requires_grad=arg.requires_grad)
+    return one.expand(arg.shape)
+
+
+def _empty(arg: Any) -> Any:
+    if not isinstance(arg, Tensor):
+        return arg
+    return torch.empty(0, dtype=arg.dtype, requires_grad=arg.requires_grad)

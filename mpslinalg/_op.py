@@ -1,0 +1,75 @@
+"""What every family shares on its way into torch: ops of launch plans, derivatives on demand."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function, forward_ad
+from torch.library import Library, register_fake, register_vmap
+
+_LIBRARY = Library("mpslinalg", "DEF")  # type: ignore[no-untyped-call]
+
+
+def define(schema: str, plan: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Make `torch.ops.mpslinalg.<name>` of a launch plan.
+
+    Args:
+        schema: torch's schema without the namespace, `inv(Tensor A) -> (Tensor, Tensor)`.
+        plan: runs on tensors of any engine. It takes any number of batch dimensions, the same for
+            all its tensors, and returns new tensors.
+        fake: takes the plan's arguments, returns empty tensors of the shapes, dtypes and strides
+            that the plan returns.
+    """
+    name = schema[: schema.index("(")]
+    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+    for engine in ("CPU", "CUDA", "MPS"):
+        _LIBRARY.impl(name, plan, engine)  # type: ignore[no-untyped-call]
+    register_fake(f"mpslinalg::{name}", fake, lib=_LIBRARY)
+    op = getattr(torch.ops.mpslinalg, name).default
+
+    def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        size = info.batch_size
+        out = op(*(_batch_first(a, d, size) for a, d in zip(args, in_dims, strict=True)))
+        # Only a tensor that was not asked for, of shape (0,), has no batch.
+        if isinstance(out, Tensor):
+            return out, 0
+        return out, tuple(0 if x.dim() > 0 and x.size(0) == size else None for x in out)
+
+    register_vmap(f"mpslinalg::{name}", batched, lib=_LIBRARY)
+
+
+def _batch_first(arg: Any, dim: int | None, size: int) -> Any:
+    if not isinstance(arg, Tensor):
+        return arg
+    return arg.expand(size, *arg.shape) if dim is None else arg.movedim(dim, 0)
+
+
+def broadcast(*tensors: tuple[Tensor, int]) -> tuple[Tensor, ...]:
+    """Expand tensors to their common batch; each comes with its number of trailing dimensions."""
+    batch = torch.broadcast_shapes(*(t.shape[: t.dim() - d] for t, d in tensors))  # type: ignore[no-untyped-call]
+    return tuple(t.expand(*batch, *t.shape[t.dim() - d :]) for t, d in tensors)
+
+
+def tracked(*tensors: Tensor) -> bool:
+    """Whether a derivative or a functorch transform may need to see an operation on the tensors."""
+    return (
+        (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+        or forward_ad._current_level >= 0
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
+def applied(function: type[Function]) -> Callable[..., Any]:
+    """`function.apply` as torch.compile must see it.
+
+    In the graph as a whole: traced into, a Function loses its `jvp`, and inside torch.func.grad
+    its `backward` too, without an error.
+    """
+
+    def apply(*args: Any) -> Any:
+        return function.apply(*args)  # type: ignore[no-untyped-call]
+
+    apply.__name__ = function.__name__
+    allowed: Callable[..., Any] = torch.compiler.allow_in_graph(apply)  # type: ignore[no-untyped-call]
+    return allowed

@@ -1,0 +1,403 @@
+"""LAPACK's test ratios and its gallery of test matrices, to judge a result on any device.
+
+A ratio is a residual in units of what rounding may cause; LAPACK accepts a routine when every ratio
+is below a threshold. Results and inputs are torch tensors on any device or NumPy arrays, with any
+batch dimensions; they are copied to the CPU once and judged there in float64 or complex128. Every
+ratio function returns one float64 per matrix of the batch: 0 for empty matrices, inf for a result
+that holds a NaN or an infinity. Norms are 1-norms, eps is the unit roundoff of the result's dtype
+(2^-24 for float32 and complex64, 2^-53 for float64 and complex128).
+
+Source of definitions: TESTING/LIN and TESTING/MATGEN of Reference LAPACK. Unlike there, no error is
+a ratio of 0 even if the norms are 0 (b = 0 and x = 0), and a failure is inf instead of 1 / eps.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import scipy.linalg
+import torch
+from numpy.typing import NDArray
+
+__all__ = [
+    "ALLOWED_FACTOR",
+    "LU_THRESHOLD",
+    "RATIO_FLOOR",
+    "Matrix",
+    "compare",
+    "determinant_ratio",
+    "forward_ratio",
+    "general",
+    "inverse_ratio",
+    "lu_ratio",
+    "random",
+    "slogdet_ratio",
+    "solve_ratio",
+]
+
+Array: TypeAlias = torch.Tensor | NDArray[Any] | np.generic
+Ratios: TypeAlias = NDArray[np.float64]
+Trans: TypeAlias = Literal["N", "T", "C"]
+
+LU_THRESHOLD = 30.0
+"""LAPACK's threshold for linear equations."""
+ALLOWED_FACTOR = 3.0
+"""Our own bar: at most this many times the ratio of SciPy's result in the same precision."""
+RATIO_FLOOR = 1.0
+"""Ratios of SciPy below this count as this: 0.2 against 0.05 says nothing."""
+
+
+@np.errstate(all="ignore")
+def compare(ratio_ours: Any, ratio_scipy: Any, threshold: float = LU_THRESHOLD) -> None:
+    """Assert ratio_ours < threshold and ratio_ours <= 3 max(ratio_scipy, 1), element by element.
+
+    Raises:
+        AssertionError: names the worst matrix of the batch; NaN fails on either side.
+    """
+    ours, theirs = np.broadcast_arrays(
+        np.asarray(ratio_ours, np.float64), np.asarray(ratio_scipy, np.float64)
+    )
+    allowed = ALLOWED_FACTOR * np.maximum(theirs, RATIO_FLOOR)
+    failed = ~((ours < threshold) & (ours <= allowed))
+    if failed.any():
+        excess = np.where(failed, np.nan_to_num(ours / allowed, nan=np.inf), -1.0)
+        worst = tuple(int(i) for i in np.unravel_index(excess.argmax(), excess.shape))
+        where = f" at batch index {worst}" if worst else ""
+        raise AssertionError(
+            f"{int(failed.sum())} of {failed.size} test ratios are too large: "
+            f"{ours[worst]:.3g}{where}, where SciPy's is {theirs[worst]:.3g}; "
+            f"allowed are less than {threshold:g} and at most {allowed[worst]:.3g}"
+        )
+
+
+@np.errstate(all="ignore")
+def lu_ratio(A: Array, LU: Array, pivots: Array) -> Ratios:
+    """||L U - P A|| / (n ||A|| eps) of a packed factorization, m x n (LAPACK's xGET01).
+
+    ``pivots`` are LAPACK's: 1-based, row i was swapped with row pivots[i]. Pivots that LAPACK
+    cannot return, outside i..m, give inf.
+    """
+    eps = _eps(LU)
+    A, LU, pivots = _host(A), _host(LU), _numpy(pivots)
+    m, n = A.shape[-2:]
+    k = min(m, n)
+    exponent = _exponent(A)
+    A = _ldexp(A, -exponent)
+    L = np.tril(LU[..., :k], -1) + np.eye(m, k)
+    U = _ldexp(np.triu(LU[..., :k, :]), -exponent)
+    legal = ((np.arange(1, k + 1) <= pivots) & (pivots <= m)).all(-1)
+    rows = _permutation(np.where(legal[..., None], pivots, 1), m)
+    error = _norm(L @ U - np.take_along_axis(A, rows[..., None], -2))
+    return _ratio(error, n * eps * _norm(A), legal & _finite(LU))
+
+
+@np.errstate(all="ignore")
+def inverse_ratio(A: Array, X: Array) -> Ratios:
+    """||I - X A|| / (n ||A|| ||X|| eps) of a computed inverse X (LAPACK's xGET03)."""
+    eps = _eps(X)
+    A, X = _host(A), _host(X)
+    n = A.shape[-1]
+    exponent = _exponent(A)
+    A, X = _ldexp(A, -exponent), _ldexp(X, exponent)
+    return _ratio(_norm(np.eye(n) - X @ A), n * eps * _norm(A) * _norm(X), _finite(X))
+
+
+@np.errstate(all="ignore")
+def solve_ratio(A: Array, X: Array, B: Array, trans: Trans = "N", left: bool = True) -> Ratios:
+    """Largest ||b - op(A) x|| / (||op(A)|| ||x|| eps) over the columns of X (LAPACK's xGET02).
+
+    op(A) is A, A^T or A^H for ``trans`` N, T or C; ``left=False`` means X op(A) = B, judged row by
+    row. X with one dimension less than A is a vector, or a batch of them. Batches broadcast.
+    """
+    eps = _eps(X)
+    vector = X.ndim == A.ndim - 1
+    A = _system(_host(A), trans, left)
+    X, B = _columns(_host(X), vector, left), _columns(_host(B), vector, left)
+    of_A, of_x = _exponent(A), _exponent(X, axis=-2)
+    A, X, B = _ldexp(A, -of_A), _ldexp(X, -of_x), _ldexp(B, -(of_A + of_x))
+    allowed = eps * _norm(A)[..., None] * np.abs(X).sum(-2)
+    ratios = _ratio(np.abs(B - A @ X).sum(-2), allowed, _finite(X, axis=-2))
+    return np.asarray(ratios.max(-1, initial=0.0))
+
+
+@np.errstate(all="ignore")
+def forward_ratio(
+    A: Array, X: Array, X_true: Array, trans: Trans = "N", left: bool = True
+) -> Ratios:
+    """Largest ||x - x*|| rcond / (||x*|| eps) over the columns of X (LAPACK's xGET04).
+
+    ``trans``, ``left`` and vectors are as in solve_ratio; rcond is that of op(A), from its inverse
+    in float64. Here every norm is the 1-norm, where xGET04 takes the largest entry of a vector. A
+    singular A supports no statement on x: the ratio is inf.
+    """
+    eps = _eps(X)
+    vector = X.ndim == A.ndim - 1
+    A = _system(_host(A), trans, left)
+    X, X_true = _columns(_host(X), vector, left), _columns(_host(X_true), vector, left)
+    exponent = _exponent(X_true, axis=-2)
+    X, X_true = _ldexp(X, -exponent), _ldexp(X_true, -exponent)
+    scaled = _ldexp(A, -_exponent(A))
+    condition = np.linalg.cond(scaled, 1) if A.size else np.ones(A.shape[:-2])
+    allowed = eps * np.asarray(condition)[..., None] * np.abs(X_true).sum(-2)
+    ratios = _ratio(np.abs(X - X_true).sum(-2), allowed, _finite(X, axis=-2))
+    return np.asarray(ratios.max(-1, initial=0.0))
+
+
+@np.errstate(all="ignore")
+def determinant_ratio(A: Array, det: Array) -> Ratios:
+    """|det - det A| / (what a change of A by eps ||A||_2 can cause). Ours: LAPACK has no such test.
+
+    A determinant from LU is that of a nearby A + E, and
+    |det(A + E) - det A| <= prod(s_i + ||E||_2) - prod(s_i) with the singular values s_i of A
+    (Ipsen and Rehman, SIAM J. Matrix Anal. Appl. 30, 2008). To first order that is Jacobi's
+    d det A = det A tr(A^-1 dA), a relative error of eps sum(s_1 / s_i) <= n cond(A) eps, and covers
+    the n roundings of the product. Unlike n cond(A) eps it also holds for a singular A, and is
+    tight enough for a wrong sign to exceed 3, compare's bar, at a condition of 0.1 / eps
+    up to n = 100.
+
+    A determinant below the smallest normal number may be flushed to zero, one beyond the largest
+    has to be infinite, with the right sign if real, without a NaN if complex. The reference is the
+    product over LAPACK's LU in float64 or complex128, with a separate exponent; for results in
+    double it has errors of its own of the size of the bound.
+    """
+    eps = _eps(det)
+    limits = np.finfo(_numpy(det).dtype)
+    A, det = _host(A), _host(det)
+    mantissa, exponent = _determinant(A)
+    log_det = np.log2(np.abs(mantissa)) + exponent
+    log_bound = _log2_determinant_bound(A, eps)
+    lowest = float(np.log2(float(limits.tiny)))
+    shift = np.ceil(np.maximum(np.maximum(log_det, log_bound), lowest)).astype(np.int64)
+    ratio = _ratio(
+        np.abs(_ldexp(det, -shift) - _ldexp(mantissa, exponent - shift)),
+        np.exp2(log_bound - shift) + np.exp2(lowest - shift),
+        _finite(A),
+    )
+    infinite = np.isinf(det) & ~np.isnan(det)
+    if np.isrealobj(det):
+        infinite &= np.sign(det) == np.sign(mantissa)
+    overflow = np.logaddexp2(log_det, log_bound) >= np.log2(float(limits.max))
+    return np.where(infinite & overflow, 0.0, ratio)
+
+
+@np.errstate(all="ignore")
+def slogdet_ratio(A: Array, sign: Array, logabsdet: Array) -> Ratios:
+    """determinant_ratio for sign * exp(logabsdet), whatever its size.
+
+    The bound grows by the rounding of the logarithm, eps |log|det A|| |det A|. |sign| has to be 1
+    within n eps, or 0 where logabsdet is -inf.
+    """
+    eps = _eps(logabsdet)
+    A, sign, logabsdet = _host(A), _host(sign), _host(logabsdet)
+    n = A.shape[-1]
+    mantissa, exponent = _determinant(A)
+    log_det = np.log2(np.abs(mantissa)) + exponent
+    log_bound = _log2_determinant_bound(A, eps)
+    shift = np.ceil(np.maximum(log_det, log_bound)).astype(np.int64)
+    reference = _ldexp(mantissa, exponent - shift)
+    value = np.where(sign == 0, 0.0, sign * np.exp2(logabsdet / np.log(2.0) - shift))
+    rounding = np.where(reference == 0, 0.0, eps * np.log(2.0) * np.abs(log_det * reference))
+    modulus = np.abs(np.abs(sign) - (logabsdet != -np.inf))
+    trusted = _finite(A) & (logabsdet < np.inf)
+    return np.maximum(
+        _ratio(np.abs(value - reference), np.exp2(log_bound - shift) + rounding, trusted),
+        _ratio(modulus, np.asarray(n * eps), trusted),
+    )
+
+
+class Matrix(NamedTuple):
+    """A test matrix; ``info`` is what getrf has to return: 0, or the first zero pivot from 1."""
+
+    name: str
+    A: torch.Tensor
+    info: int
+
+    @property
+    def singular(self) -> bool:
+        return self.info > 0
+
+
+def general(n_rows: int, n_cols: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:
+    """LAPACK's 11 families of general matrices (xCHKGE, xLATB4), on the CPU, one matrix of each.
+
+    A = c U diag(d) V in float64 or complex128, then rounded: U and V random with orthonormal
+    columns and rows, shared by all families, d geometric from 1 to 1 / condition, c a power of two.
+    With eps = 2^-23 (2^-52 in double) the conditions are 2, sqrt(0.1 / eps) and 0.1 / eps, and c is
+    1 or, near underflow and overflow, 0.25 tiny / eps = 2^-105 (2^-972) and its reciprocal. The
+    triangles are A reduced by QR, with the same d; the diagonal has random signs or phases. Columns
+    that are zero count to min(m, n), as in xCHKGE, so that a wide matrix has the zero pivot too.
+
+    Families that a small size would only repeat are left out, as in LAPACK: with fewer than 2
+    columns the last column, with fewer than 3 the last half; an empty matrix is only the diagonal.
+
+    Apple GPUs flush denormals to zero. No entry here is one (they are set to zero), so A is the
+    same matrix there; but near underflow eps ||A|| is below tiny, the smallest normal number: what
+    is flushed in a factorization costs up to tiny = 8 * 2^-24 c each, which the ratios then show.
+    """
+    limits = np.finfo(_numpy(torch.empty(0, dtype=dtype)).dtype)
+    eps, tiny = float(limits.eps), float(limits.tiny)
+    bad, small = 0.1 / eps, 0.25 * tiny / eps
+    k = min(n_rows, n_cols)
+    rng = np.random.default_rng(seed)
+    U, V = _orthonormal(rng, n_rows, k, dtype), _orthonormal(rng, n_cols, k, dtype).T
+    phases = _normal(rng, (k,), dtype)
+    none = slice(0, 0)
+    families = (
+        ("diagonal", 2.0, 1.0, none),
+        ("upper", 2.0, 1.0, none),
+        ("lower", 2.0, 1.0, none),
+        ("well_conditioned", 2.0, 1.0, none),
+        ("first_column_zero", 2.0, 1.0, slice(0, 1)),
+        ("last_column_zero", 2.0, 1.0, slice(k - 1, k)),
+        ("last_half_zero", 2.0, 1.0, slice(k // 2, n_cols)),
+        ("ill_conditioned", bad**0.5, 1.0, none),
+        ("near_singular", bad, 1.0, none),
+        ("near_underflow", 2.0, small, none),
+        ("near_overflow", 2.0, 1.0 / small, none),
+    )
+    fewest_columns = {"last_column_zero": 2, "last_half_zero": 3}
+    for name, condition, scale, zero in families:
+        if (k == 0 and name != "diagonal") or n_cols < fewest_columns.get(name, 0):
+            continue
+        d = condition ** (-np.arange(k) / max(k - 1, 1))
+        A = U * d @ V
+        if name == "diagonal":
+            A = np.eye(n_rows, k) * (d * phases / np.abs(phases)) @ np.eye(k, n_cols)
+        if name == "upper":
+            A = _upper(A)
+        if name == "lower":
+            A = _upper(A.T).T
+        A[:, zero] = 0.0
+        info = zero.start + 1 if zero != none else 0
+        yield Matrix(name, _rounded(A * scale, dtype, tiny), info)
+
+
+def random(shape: Sequence[int], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    """Normally distributed entries of variance 1 (complex: circular), on the CPU."""
+    return torch.from_numpy(_normal(np.random.default_rng(seed), tuple(shape), dtype)).to(dtype)
+
+
+def _numpy(A: Array) -> NDArray[Any]:
+    return A.numpy(force=True) if isinstance(A, torch.Tensor) else np.asarray(A)
+
+
+def _host(A: Array) -> NDArray[Any]:
+    A = _numpy(A)
+    return A.astype(np.complex128 if np.iscomplexobj(A) else np.float64)
+
+
+def _eps(computed: Array) -> float:
+    return float(np.finfo(_numpy(computed).dtype).eps) / 2
+
+
+def _norm(A: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(np.abs(A).sum(-2).max(-1, initial=0.0), np.float64)
+
+
+def _finite(A: NDArray[Any], axis: int | tuple[int, int] = (-2, -1)) -> NDArray[np.bool_]:
+    return np.asarray(np.isfinite(A).all(axis))
+
+
+def _exponent(A: NDArray[Any], axis: int | tuple[int, ...] = (-2, -1)) -> NDArray[np.int64]:
+    """e with 2^(e-1) <= max |Re|, |Im| < 2^e: products with 2^-e A neither over- nor underflow."""
+    largest = np.maximum(np.abs(A.real), np.abs(A.imag)).max(axis, initial=0.0, keepdims=True)
+    return np.asarray(np.frexp(largest)[1], np.int64)
+
+
+def _ldexp(A: NDArray[Any], exponent: NDArray[np.int64]) -> NDArray[Any]:
+    if np.isrealobj(A):
+        return np.asarray(np.ldexp(A, exponent))
+    scaled = np.empty(np.broadcast_shapes(A.shape, exponent.shape), np.complex128)
+    scaled.real, scaled.imag = np.ldexp(A.real, exponent), np.ldexp(A.imag, exponent)
+    return scaled
+
+
+def _ratio(error: NDArray[Any], allowed: NDArray[Any], trusted: NDArray[np.bool_]) -> Ratios:
+    """error / allowed; inf where not finite or not trusted (BLAS may skip a NaN times zero)."""
+    ratio = np.where(error == 0, 0.0, error / allowed)
+    return np.where(trusted & np.isfinite(error) & np.isfinite(allowed), ratio, np.inf)
+
+
+def _permutation(pivots: NDArray[Any], m: int) -> NDArray[np.int64]:
+    """Row order that the swaps i <-> pivots[i] - 1, in turn, lead to."""
+    rows = np.tile(np.arange(m), (*pivots.shape[:-1], 1))
+    for i in range(pivots.shape[-1]):
+        other = pivots[..., i, None].astype(np.int64) - 1
+        moved = np.take_along_axis(rows, other, -1)
+        np.put_along_axis(rows, other, rows[..., i, None], -1)
+        rows[..., i, None] = moved
+    return rows
+
+
+def _system(A: NDArray[Any], trans: Trans, left: bool) -> NDArray[Any]:
+    """The matrix M of M x = b: X op(A) = B is op(A)^T X^T = B^T."""
+    if trans not in ("N", "T", "C"):
+        raise ValueError(f"trans must be 'N', 'T' or 'C', but got {trans!r}")
+    if trans == "C":
+        A = A.conj()
+    return A.swapaxes(-2, -1) if (trans != "N") == left else A
+
+
+def _columns(X: NDArray[Any], vector: bool, left: bool) -> NDArray[Any]:
+    if vector:
+        return X[..., None]
+    return X if left else X.swapaxes(-2, -1)
+
+
+def _determinant(A: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Mantissa and exponent of det A, from LU; anything for a matrix that is not finite."""
+    n = A.shape[-1]
+    of_A = _exponent(A)
+    scaled = np.where(np.isfinite(A), _ldexp(A, -of_A), 0.0)
+    (getrf,) = scipy.linalg.get_lapack_funcs(("getrf",), dtype=A.dtype)
+    mantissa = np.ones(A.shape[:-2], A.dtype)
+    exponent = n * of_A[..., 0, 0]
+    if n:
+        factors = np.empty((*A.shape[:-2], n), A.dtype)
+        for index in np.ndindex(A.shape[:-2]):
+            LU, pivots, _ = getrf(scaled[index])
+            factors[index] = np.diagonal(LU) * np.where(pivots == np.arange(n), 1.0, -1.0)
+        for i in range(n):
+            mantissa = mantissa * factors[..., i]
+            carry = _exponent(mantissa, axis=())
+            mantissa, exponent = _ldexp(mantissa, -carry), exponent + carry
+    return mantissa, exponent
+
+
+def _log2_determinant_bound(A: NDArray[Any], eps: float) -> NDArray[np.float64]:
+    """log2 of prod(s_i + delta) - prod(s_i), delta = eps s_1; anything if A is not finite."""
+    of_A = _exponent(A)
+    s = np.linalg.svd(np.where(np.isfinite(A), _ldexp(A, -of_A), 0.0), compute_uv=False)
+    # Not 0 for a zero matrix, whose bound would be 0 / 0.
+    delta = np.maximum(eps * s.max(-1, initial=0.0, keepdims=True), np.finfo(np.float64).tiny)
+    share = -np.expm1(-np.log1p(delta / s).sum(-1))
+    scale = A.shape[-1] * of_A[..., 0, 0]
+    return np.asarray(np.log2(s + delta).sum(-1) + np.log2(share) + scale, np.float64)
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> NDArray[Any]:
+    if dtype.is_complex:
+        return np.asarray(
+            (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)) / np.sqrt(2.0)
+        )
+    return np.asarray(rng.standard_normal(shape))
+
+
+def _orthonormal(rng: np.random.Generator, m: int, k: int, dtype: torch.dtype) -> NDArray[Any]:
+    """k orthonormal columns, uniformly distributed once R's diagonal is made positive."""
+    Q, R = np.linalg.qr(_normal(rng, (m, k), dtype))
+    diagonal = np.diagonal(R)
+    return np.asarray(Q * (diagonal / np.abs(diagonal)))
+
+
+def _upper(A: NDArray[Any]) -> NDArray[Any]:
+    upper = np.zeros_like(A)
+    upper[: min(A.shape)] = np.linalg.qr(A, mode="r")
+    return upper
+
+
+def _rounded(A: NDArray[Any], dtype: torch.dtype, tiny: float) -> torch.Tensor:
+    rounded = torch.from_numpy(np.ascontiguousarray(A)).to(dtype)
+    parts = torch.view_as_real(rounded) if dtype.is_complex else rounded
+    parts[parts.abs() < tiny] = 0.0
+    return rounded

@@ -1,0 +1,54 @@
+"""The device, the hypothesis profiles and the modes that tests share."""
+
+import os
+from collections.abc import Iterator
+
+# For OpenBLAS, OpenMP and MKL, which read it when numpy and torch load: over these small matrices
+# a second thread spends its time waiting, and the suite takes twice as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import pytest
+
+import mpslinalg as LA
+
+hypothesis.settings.register_profile("default", derandomize=True, max_examples=25, deadline=None)
+hypothesis.settings.register_profile("thorough", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile("default")
+
+# Collected last: it compares what the session launched with what it checks.
+LAST = "test_strict_variants.py"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device",
+        choices=("cpu", "cuda", "mps"),
+        default="cpu",
+        help="where the tensors of the tests live",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name == LAST)
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> str:
+    """The device that the tests run on."""
+    name: str = pytestconfig.getoption("--device")
+    return name
+
+
+@pytest.fixture
+def checked(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checked CPU engine. GPU engines have no checker: with them it changes nothing."""
+    if device == "cpu":
+        monkeypatch.setenv("MPSLINALG_CHECK", "1")
+
+
+@pytest.fixture
+def kernels() -> Iterator[None]:
+    """Kernels on every device."""
+    with LA.use("kernels"):
+        yield

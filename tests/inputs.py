@@ -1,0 +1,71 @@
+"""Matrices that the tests of several families share."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mpslinalg import testing
+
+SINGLES = (torch.float32, torch.complex64)
+DOUBLES = (torch.float64, torch.complex128)
+
+
+class Gallery(NamedTuple):
+    """The families of testing.general as one batch."""
+
+    A: Tensor
+    info: NDArray[np.int64]
+
+
+@functools.cache
+def gallery(m: int, n: int, dtype: torch.dtype) -> Gallery:
+    """All families of general matrices of one size."""
+    matrices = list(testing.general(m, n, dtype, seed=1000 * m + n))
+    return Gallery(torch.stack([M.A for M in matrices]), np.array([M.info for M in matrices]))
+
+
+@functools.cache
+def regular(n: int, dtype: torch.dtype) -> Tensor:
+    """The families that have an inverse."""
+    A, info = gallery(n, n, dtype)
+    return A[torch.from_numpy(info == 0)]
+
+
+def on(device: str, A: Tensor) -> Tensor:
+    """A on the device of the tests."""
+    if device == "mps" and A.dtype in DOUBLES:
+        pytest.skip("mps has no float64")
+    return A.to(device)
+
+
+def name(parameter: Any) -> str:
+    """The id of a parameter: dtypes without their module, sizes as 3x4."""
+    if isinstance(parameter, tuple):
+        return "x".join(map(name, parameter)) or "none"
+    return str(parameter).removeprefix("torch.")
+
+
+def _every_other_column(A: Tensor) -> Tensor:
+    gaps = torch.full_like(A, torch.nan)
+    return torch.stack((A, gaps), -1).flatten(-2)[..., ::2]
+
+
+def _offset(A: Tensor) -> Tensor:
+    return torch.cat((A.flatten()[:1], A.flatten()))[1:].view(A.shape)
+
+
+# The same values, stored in another way.
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "column_major": lambda A: A.mT.contiguous().mT,
+    "gaps": _every_other_column,
+    "offset": _offset,
+    "batch_inside": lambda A: A.movedim(0, -1).contiguous().movedim(-1, 0),
+    "conj": lambda A: A.conj().resolve_conj().conj(),
+    "neg": lambda A: torch._neg_view(-A),
+}

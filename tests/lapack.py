@@ -1,0 +1,59 @@
+"""LAPACK in the precision of its input, through SciPy: what our results are held against.
+
+Every function takes a batch, (*, m, n), as a tensor on any device, and loops over its matrices.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array: TypeAlias = NDArray[Any]
+Trans: TypeAlias = Literal["N", "T", "C"]
+
+TRANS: tuple[Trans, ...] = ("N", "T", "C")
+
+
+def getrf(A: Tensor) -> tuple[Array, Array, Array]:
+    """LU, pivots counted from 1, and info."""
+    a = A.numpy(force=True)
+    (routine,) = scipy.linalg.get_lapack_funcs(("getrf",), (a,))
+    *batch, m, n = a.shape
+    LU = np.empty_like(a)
+    pivots = np.empty((*batch, min(m, n)), np.int32)
+    info = np.empty(batch, np.int32)
+    for i in np.ndindex(*batch):
+        LU[i], swaps, info[i] = routine(a[i])
+        pivots[i] = swaps + 1
+    return LU, pivots, info
+
+
+def getrs(LU: Array, pivots: Array, B: Tensor, trans: Trans = "N") -> Array:
+    """X of op(A) X = B from the results of getrf."""
+    b = B.numpy(force=True)
+    (routine,) = scipy.linalg.get_lapack_funcs(("getrs",), (b,))
+    X = np.empty_like(b)
+    for i in np.ndindex(*b.shape[:-2]):
+        X[i], _ = routine(LU[i], pivots[i] - 1, b[i], trans=TRANS.index(trans))
+    return X
+
+
+def getri(LU: Array, pivots: Array) -> Array:
+    """A^-1 from the results of getrf."""
+    (routine,) = scipy.linalg.get_lapack_funcs(("getri",), (LU,))
+    X = np.empty_like(LU)
+    for i in np.ndindex(*LU.shape[:-2]):
+        X[i], _ = routine(LU[i], pivots[i] - 1)
+    return X
+
+
+def trtrs(A: Tensor, B: Tensor, upper: bool, unit: bool, trans: Trans = "N") -> Array:
+    """X of op(A) X = B for triangular A."""
+    a, b = A.numpy(force=True), B.numpy(force=True)
+    (routine,) = scipy.linalg.get_lapack_funcs(("trtrs",), (a, b))
+    X = np.empty_like(b)
+    for i in np.ndindex(*b.shape[:-2]):
+        X[i], _ = routine(a[i], b[i], lower=not upper, trans=TRANS.index(trans), unitdiag=unit)
+    return X

@@ -1,0 +1,235 @@
+"""The bench: a tiny grid end to end, and a gate that lets no wrong result through."""
+
+import functools
+import importlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mpslinalg as LA
+from mpslinalg import __main__ as command
+from mpslinalg import _bench, _bench_table, _timing
+
+CPU = torch.device("cpu")
+TINY = replace(
+    _bench.LU,
+    quick=((5, 3), (1, 16)),
+    stream=replace(_bench.LU.stream, batch=4096),
+    overhead=(replace(_bench.LU.overhead[0]), 5.0),
+    gain=(replace(_bench.LU.gain[0], batch=512), 1e9),
+)
+OPERATIONS = {operation.name: operation for operation in _bench.LU.operations}
+FUNCTIONS = {
+    "lu_factor": "lu_factor",
+    "solve k=1": "solve",
+    "solve k=n": "solve",
+    "inv": "inv",
+    "det": "det",
+}
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bench, "FAMILIES", {"lu": TINY})
+    monkeypatch.setattr(_bench, "COPY_BYTES", 2**26)
+    monkeypatch.setattr(_timing, "ENOUGH_S", 0.001)
+
+
+def bench(*arguments: str) -> int:
+    return command.main(["bench", "--family", "lu", "--device", "cpu", "--quick", *arguments])
+
+
+def test_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bench.json"
+    assert bench("--json", str(file)) == 0
+    text = capsys.readouterr().out
+    assert "REFUSED" not in text
+    assert max(map(len, text.splitlines())) <= 120
+    content = json.loads(file.read_text())
+    cells = content["cells"]
+    assert {(c["op"], c["batch"], c["n"], c["dtype"]) for c in cells} == {
+        (op, *shape, dtype)
+        for op in OPERATIONS
+        for shape in TINY.quick
+        for dtype in ("float32", "complex64")
+    }
+    for cell in cells:
+        times = cell["microseconds"]
+        assert set(times) == {"kernels", "torch"}
+        assert min(times.values()) > 0
+        assert cell["speedup"] == pytest.approx(times["torch"] / times["kernels"])
+        assert all(0 <= ratio < 30 for ratio in cell["lapack_ratios"].values())
+    batched = [cell["speedup"] for cell in cells if cell["batch"] > 1]
+    summary = content["summary"]
+    mean = math.exp(sum(map(math.log, batched)) / len(batched))
+    assert summary["geometric_mean"] == pytest.approx(mean)
+    assert summary["worst"][1] == min(batched)
+    assert len(summary["slower"]) == sum(cell["speedup"] < 1 for cell in cells)
+    assert content["stream"]["batch"] == 4096 // 64
+    assert content["stream"]["share"] > 0
+    assert content["environment"]["torch"] == torch.__version__
+
+
+def test_one_dtype(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    assert bench("--dtype", "complex64", "--json", str(file)) == 0
+    assert {c["dtype"] for c in json.loads(file.read_text())["cells"]} == {"complex64"}
+
+
+def scaled(function: Callable[..., Any], factor: float) -> Callable[..., Any]:
+    """The function, but wrong in the last matrix of the batch."""
+
+    def wrong(*arguments: Tensor) -> Any:
+        result = function(*arguments)
+        first, *rest = (result,) if isinstance(result, Tensor) else result
+        first = first.clone()
+        first[-1] *= factor
+        return (first, *rest) if rest else first
+
+    return wrong
+
+
+@pytest.mark.parametrize("factor", [1.01, float("nan")])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_gate_refuses_a_wrong_result(
+    name: str, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = FUNCTIONS[name]
+    monkeypatch.setattr(LA, function, scaled(getattr(LA, function), factor))
+    cell = _bench.measure(_bench.Case(OPERATIONS[name], 9, 3, torch.float32), CPU)
+    assert "kernels" in cell.refused
+    assert "kernels" not in cell.seconds
+    assert cell.speedup is None
+    assert cell.seconds["torch"] > 0
+
+
+def test_refusal_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def broken(A: Tensor) -> Tensor:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(LA, "det", broken)
+    file = tmp_path / "bench.json"
+    assert bench("--dtype", "float32", "--json", str(file)) == 1
+    assert "REFUSED det 5 x 3 float32, kernels: no such kernel" in capsys.readouterr().out
+    refused = [cell for cell in json.loads(file.read_text())["cells"] if cell["refused"]]
+    assert {cell["op"] for cell in refused} == {"det"}
+    assert {cell["speedup"] for cell in refused} == {None}
+
+
+def test_the_kernels_are_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    inv = LA.inv
+
+    @functools.wraps(inv)
+    def spy(A: Tensor) -> Tensor:
+        seen.add(LA.which("inv", A))
+        return inv(A)
+
+    monkeypatch.setattr(LA, "inv", spy)
+    _bench.measure(_bench.Case(OPERATIONS["inv"], 5, 3, torch.float32), CPU)
+    assert len(seen) == 1
+    assert "kernels (cpu engine)" in seen.pop()
+
+
+def test_right_hand_sides_are_no_copy_of_the_matrix() -> None:
+    A, B = _bench.Case(OPERATIONS["solve k=n"], 5, 3, torch.float32).inputs(CPU)
+    assert A.shape == B.shape
+    assert (A - B).abs().min() > 1e-6
+
+
+def test_determinants_stay_finite() -> None:
+    for n in (4, 256):
+        (A,) = _bench.Case(OPERATIONS["det"], 1, n, torch.float32).inputs(CPU)
+        assert 1e-6 < torch.linalg.det(A).abs() < 1e6
+        assert torch.linalg.cond(A) < 30
+
+
+def test_auto(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "auto.json"
+    assert bench("--cases", "auto", "--json", str(file)) == 0
+    cost, gain = json.loads(file.read_text())["auto"]
+    assert (cost["bar"], cost["at_most"]) == (5.0, True)
+    assert (gain["bar"], gain["at_most"], gain["held"]) == (1e9, False, False)
+    assert "MISSED" in capsys.readouterr().out
+
+
+def test_bars() -> None:
+    assert _bench.Bar("", 5.0, 5.0, at_most=True).held
+    assert not _bench.Bar("", 5.1, 5.0, at_most=True).held
+    assert _bench.Bar("", 5.1, 5.0, at_most=False).held
+    assert not _bench.Bar("", float("nan"), 5.0, at_most=False).held
+
+
+def test_summary_without_a_comparison() -> None:
+    summary = _bench_table.summarize([])
+    assert summary["geometric_mean"] is None
+    assert summary["worst"] is None
+
+
+def test_calls_take_turns() -> None:
+    order: list[str] = []
+    calls = {name: lambda name=name: order.append(name) for name in "abc"}
+    assert set(_timing.medians(calls, CPU)) == set("abc")
+    assert "".join(order) == "abc" * (len(order) // 3)
+
+
+@pytest.mark.parametrize(("seconds", "timings"), [(1e-9, 200), (0.01, 20), (0.06, 3)])
+def test_number_of_timings(seconds: float, timings: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_timing, "_seconds", lambda call, device, lead: call() or seconds)
+    count: list[int] = []
+    medians = _timing.medians({"call": lambda: count.append(1)}, CPU)
+    assert medians == {"call": seconds}
+    assert len(count) == timings
+
+
+def test_a_gpu_is_timed_by_its_own_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            log.append("record")
+
+        def synchronize(self) -> None:
+            log.append("wait")
+
+        def elapsed_time(self, end: "Event") -> float:
+            return 2.5
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("idle"))
+    medians = _timing.medians(
+        {"call": lambda: log.append("call")},
+        torch.device("cuda"),
+        lead=lambda: log.append("lead"),
+    )
+    assert medians == {"call": 2.5e-3}
+    assert log[:6] == ["idle", "lead", "record", "call", "record", "wait"]
+
+
+def test_asv_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[1] / "asv_benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    suite = importlib.import_module("benchmarks.bench_lu").LU()
+    names, providers = suite.params
+    assert "inv 5 x 3 float32" in names
+    for provider in ("kernels", "torch"):
+        assert provider in providers
+        suite.setup("inv 5 x 3 float32", provider)
+        suite.time_call("inv 5 x 3 float32", provider)
+    monkeypatch.setattr(LA, "inv", scaled(LA.inv, 1.01))
+    with pytest.raises(NotImplementedError, match="LAPACK ratio"):
+        suite.setup("inv 5 x 3 float32", "kernels")
+    with pytest.raises(NotImplementedError):
+        suite.setup("inv 5 x 3 float32", "torch cpu")

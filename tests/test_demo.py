@@ -1,0 +1,233 @@
+"""The demo's studies, against SciPy on data entered here a second time."""
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.optimize
+import torch
+from numpy.typing import NDArray
+
+import mpslinalg as LA
+from mpslinalg import __main__ as command
+from mpslinalg._demo import ieee14, power_grid
+from mpslinalg._demo.report import Check, Report
+
+BRANCHES = """
+1-2 .01938 .05917 .0528; 1-5 .05403 .22304 .0492; 2-3 .04699 .19797 .0438; 2-4 .05811 .17632 .034;
+2-5 .05695 .17388 .0346; 3-4 .06701 .17103 .0128; 4-5 .01335 .04211 0; 4-7 0 .20912 0 .978;
+4-9 0 .55618 0 .969; 5-6 0 .25202 0 .932; 6-11 .09498 .1989 0; 6-12 .12291 .25581 0;
+6-13 .06615 .13027 0; 7-8 0 .17615 0; 7-9 0 .11001 0; 9-10 .03181 .0845 0; 9-14 .12711 .27038 0;
+10-11 .08205 .19207 0; 12-13 .22092 .19988 0; 13-14 .17093 .34802 0
+"""
+MAGNITUDES = "1.06 1.045 1.01 1.019 1.02 1.07 1.062 1.09 1.056 1.051 1.057 1.055 1.05 1.036"
+DEGREES = """
+0 -4.98 -12.72 -10.33 -8.78 -14.22 -13.37 -13.36 -14.94 -15.1 -14.79 -15.07 -15.16 -16.04
+"""
+LOADS_MW = [0, 21.7, 94.2, 47.8, 7.6, 11.2, 0, 0, 29.5, 9, 3.5, 6.1, 13.5, 14.9]
+LOADS_MVAR = [0, 12.7, 19, -3.9, 1.6, 7.5, 0, 0, 16.6, 5.8, 1.8, 1.6, 5.8, 5]
+GENERATED_MW = {1: 232.4, 2: 40.0}
+GENERATED_MVAR = {1: -16.9, 2: 42.4, 3: 23.4, 6: 12.2, 8: 17.4}
+
+Complex = NDArray[np.complex128]
+Real = NDArray[np.float64]
+
+EPS = 2.0**-24
+
+
+def admittance(*, out: str | None = None, machines: bool = True) -> Complex:
+    Y = np.zeros((15, 15), complex)
+    for line in BRANCHES.split(";"):
+        name, r, x, charging, *tap = line.split()
+        if name == out:
+            continue
+        i, j = map(int, name.split("-"))
+        a = float(tap[0]) if tap else 1.0
+        y = 1 / (float(r) + 1j * float(x))
+        end = 0.5j * float(charging)
+        Y[i, i] += (y + end) / a**2
+        Y[j, j] += y + end
+        Y[i, j] -= y / a
+        Y[j, i] -= y / a
+    Y[9, 9] += 0.19j
+    for bus in (1, 2, 3, 6) if machines else ():
+        Y[bus, bus] -= 5j
+    return Y[1:, 1:]
+
+
+def magnitudes() -> Real:
+    return np.array(list(map(float, MAGNITUDES.split())))
+
+
+def radians() -> Real:
+    return np.deg2rad(list(map(float, DEGREES.split())))
+
+
+def published_power() -> Complex:
+    """MVA that each bus feeds into the network."""
+    power = -(np.array(LOADS_MW) + 1j * np.array(LOADS_MVAR))
+    for bus, value in GENERATED_MW.items():
+        power[bus - 1] += value
+    for bus, value in GENERATED_MVAR.items():
+        power[bus - 1] += 1j * value
+    return power
+
+
+def network_power(magnitude: Real, angle: Real) -> Complex:
+    V = magnitude * np.exp(1j * angle)
+    return np.asarray(100 * V * np.conj(admittance(machines=False) @ V))
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return power_grid.run(torch.device("cpu"))
+
+
+def test_the_data_are_the_published_ones() -> None:
+    for machines in (False, True):
+        np.testing.assert_allclose(
+            ieee14.admittance(ieee14.BRANCHES, machines=machines),
+            admittance(machines=machines),
+            rtol=1e-15,
+            atol=1e-15,
+        )
+    np.testing.assert_allclose(ieee14.voltage(), magnitudes() * np.exp(1j * radians()), rtol=1e-15)
+    np.testing.assert_allclose(-ieee14.DRAWN_MVA, published_power(), rtol=1e-15)
+
+
+def test_published_voltages_draw_the_published_loads() -> None:
+    mismatch = np.abs(network_power(magnitudes(), radians()) - published_power())
+    assert np.delete(mismatch, 3).max() < 1.5
+    assert mismatch[3] == pytest.approx(4.22, abs=0.01)
+    corrected = magnitudes()
+    corrected[3] = 1.018
+    mismatch = np.abs(network_power(corrected, radians()) - published_power())
+    assert mismatch.max() < 1.5
+    np.testing.assert_allclose(
+        ieee14.power_mismatch(ieee14.voltage(corrected)), mismatch, rtol=1e-9, atol=1e-11
+    )
+
+
+def test_only_bus_4_is_published_wrongly() -> None:
+    """The power flow solved from the loads: |V| rounds to what is published, but for bus 4."""
+    loads = [bus for bus in range(14) if bus + 1 not in (1, 2, 3, 6, 8)]
+
+    def mismatch(unknowns: Real) -> Real:
+        angle, magnitude = radians(), magnitudes()
+        angle[1:], magnitude[loads] = unknowns[:13], unknowns[13:]
+        difference = network_power(magnitude, angle) - published_power()
+        return np.concatenate([difference.real[1:], difference.imag[loads]])
+
+    start = np.concatenate([radians()[1:], magnitudes()[loads]])
+    solution = scipy.optimize.root(mismatch, start, tol=1e-12)
+    assert solution.success
+    error = np.abs(solution.x[13:] - magnitudes()[loads])
+    assert error[loads.index(3)] == pytest.approx(0.0013, abs=1e-4)
+    assert np.delete(error, loads.index(3)).max() < 0.0006
+    assert np.rad2deg(np.abs(solution.x[:13] - radians()[1:])).max() < 0.02
+
+
+def test_fault_currents_are_scipys(report: Report) -> None:
+    names = [line.split()[0] for line in BRANCHES.split(";")]
+    outages = report.data["outages"]
+    assert [outage["branch"] for outage in outages] == names
+    solved = 0
+    for out, case in [(None, report.data["base"]), *zip(names, outages, strict=True)]:
+        if out == "7-8":
+            continue
+        Y = admittance(out=out)
+        Z = scipy.linalg.inv(Y)
+        expected = magnitudes() / np.abs(np.diagonal(Z))
+        bound = np.linalg.cond(Y) * EPS
+        np.testing.assert_allclose(case["solution"]["currents"], expected, rtol=bound)
+        np.testing.assert_allclose(case["solution"]["scipy_currents"], expected, rtol=1e-12)
+        assert 67 <= np.linalg.cond(Y) <= 113
+        assert case["info"] == 0
+        solved += 1
+    assert solved == 20
+
+
+def test_base_case_by_hand(report: Report) -> None:
+    currents = report.data["base"]["solution"]["currents"]
+    assert currents[0] == pytest.approx(12.7566106, rel=1e-5)
+    assert currents[13] == pytest.approx(3.24540892, rel=1e-5)
+
+
+def test_islanding_outage_is_reported_by_info(report: Report) -> None:
+    *_, info = scipy.linalg.lapack.zgetrf(admittance(out="7-8"))
+    assert info == 8
+    (outage,) = [outage for outage in report.data["outages"] if outage["info"]]
+    assert outage["branch"] == "7-8"
+    assert outage["info"] == 8
+    assert outage["islanded"] == [8]
+    assert outage["solution"] is None
+
+
+def test_the_study_runs_on_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    lu_factor_ex = LA.lu_factor_ex
+
+    @functools.wraps(lu_factor_ex)
+    def spy(A: torch.Tensor) -> object:
+        seen.append((LA.which("lu_factor_ex", A), A.dtype, tuple(A.shape)))
+        return lu_factor_ex(A)
+
+    monkeypatch.setattr(LA, "lu_factor_ex", spy)
+    report = power_grid.run(torch.device("cpu"))
+    assert all("kernels (cpu engine)" in which for which, *_ in seen)
+    assert (report.data["engine"], torch.complex64, (20, 14, 14)) in seen
+
+
+def run(*arguments: str) -> int:
+    return command.main(["demo", "--device", "cpu", *arguments])
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers, picture = tmp_path / "demo.json", tmp_path / "demo.png"
+    assert run("--case", "power-grid", "--json", str(numbers), "--plot", str(picture)) == 0
+    text = capsys.readouterr().out
+    assert "islands bus 8" in text
+    assert "FAIL" not in text
+    assert max(map(len, text.splitlines())) <= 120
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    content = json.loads(numbers.read_text())
+    assert content["environment"]["torch"] == torch.__version__
+    case = content["cases"]["power-grid"]
+    assert all(check["passed"] for check in case["checks"])
+    assert {check["name"] for check in case["checks"]} >= {"LU ratio", "solve ratio"}
+    assert "cpu engine" in case["engine"]
+    assert set(case["microseconds"]) == {"kernels", "torch"}
+    assert len(case["outages"]) == 20
+
+
+@pytest.mark.parametrize("error", [1e-4, float("nan")])
+def test_command_fails_on_a_wrong_solution(
+    error: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lu_solve = LA.lu_solve
+    monkeypatch.setattr(LA, "lu_solve", lambda *arguments: lu_solve(*arguments) * (1 + error))
+    assert run() == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def test_command_fails_on_a_wrong_info(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lu_factor_ex = LA.lu_factor_ex
+
+    @functools.wraps(lu_factor_ex)
+    def unaware(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        LU, pivots, info = lu_factor_ex(A)
+        return LU, pivots, torch.where(info == 8, 9, info)
+
+    monkeypatch.setattr(LA, "lu_factor_ex", unaware)
+    assert run() == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def test_a_check_of_nan_fails() -> None:
+    assert not Check("", float("nan"), 30.0).passed
+    assert Check("", 30.0, 30.0).passed

@@ -1,0 +1,407 @@
+"""Derivatives of the LU family through the kernels, in float64 and complex128."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import mpslinalg as LA
+from mpslinalg._triangular import solve_triangular
+
+# torch's own forward mode and compiler do what they warn of.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
+
+Array = NDArray[Any]
+DTYPES = [torch.float64, torch.complex128]
+
+
+@pytest.fixture(autouse=True)
+def _through_kernels(device: str) -> Any:
+    if device == "mps":
+        pytest.skip("mps has no float64")
+    torch.manual_seed(0)
+    with LA.use("kernels"):
+        yield
+
+
+class Case(NamedTuple):
+    name: str
+    function: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def pivots(LU: Tensor) -> Tensor:
+    """Pivots that swap: row i with the last one."""
+    *batch, m, n = LU.shape
+    return torch.full((*batch, min(m, n)), m, dtype=torch.int32, device=LU.device)
+
+
+def lu_solve(left: bool, adjoint: bool) -> Callable[..., Any]:
+    return lambda LU, B: LA.lu_solve(LU, pivots(LU), B, left=left, adjoint=adjoint)
+
+
+def triangular(upper: bool, unit: bool, trans: int) -> Callable[..., Any]:
+    return lambda A, B: solve_triangular(A, B, upper, unit, trans)
+
+
+CASES = [
+    Case("lu_factor", lambda A: LA.lu_factor(A).LU, ((3, 3),)),
+    Case("lu_factor_tall", lambda A: LA.lu_factor(A).LU, ((4, 2),)),
+    Case("lu_factor_wide", lambda A: LA.lu_factor_ex(A).LU, ((2, 4),)),
+    Case("lu_factor_no_pivot", lambda A: LA.lu_factor(A, pivot=False).LU, ((3, 3),)),
+    Case("lu", lambda A: LA.lu(A)[1:], ((2, 3, 3),)),
+    Case("lu_no_pivot", lambda A: LA.lu(A, pivot=False)[1:], ((2, 3),)),
+    Case("lu_unpack_tall", lambda LU: LA.lu_unpack(LU, pivots(LU))[1:], ((4, 3),)),
+    Case("lu_unpack_wide", lambda LU: LA.lu_unpack(LU, pivots(LU))[1:], ((3, 4),)),
+    Case("lu_solve", lu_solve(True, False), ((3, 3), (3, 2))),
+    Case("lu_solve_adjoint", lu_solve(True, True), ((3, 3), (2, 3, 1))),
+    Case("lu_solve_right", lu_solve(False, False), ((3, 3), (2, 3))),
+    Case("lu_solve_right_adjoint", lu_solve(False, True), ((3, 3), (2, 3))),
+    Case("solve", LA.solve, ((3, 3), (3, 2))),
+    Case("solve_broadcast", lambda A, B: LA.solve_ex(A, B).result, ((2, 1, 2, 2), (2, 2, 1))),
+    Case("solve_vector", LA.solve, ((2, 3, 3), (2, 3))),
+    Case("solve_right", lambda A, B: LA.solve(A, B, left=False), ((3, 3), (2, 3))),
+    Case("inv", LA.inv, ((3, 3),)),
+    Case("inv_ex", lambda A: LA.inv_ex(A).inverse, ((2, 2, 2),)),
+    Case("det", LA.det, ((2, 3, 3),)),
+    Case("slogdet", lambda A: tuple(LA.slogdet(A)), ((2, 3, 3),)),
+    Case("triangular_lower", triangular(False, False, 0), ((3, 3), (3, 2))),
+    Case("triangular_unit_transpose", triangular(False, True, 1), ((3, 3), (3, 2))),
+    Case("triangular_upper_adjoint", triangular(True, False, 2), ((3, 3), (3, 2))),
+    Case("triangular_upper_unit", triangular(True, True, 0), ((2, 3, 3), (2, 3, 1))),
+]
+# Every public function; torch.compile takes a second for each.
+COMPILED = [
+    case
+    for case in CASES
+    if case.name
+    in {
+        "lu_factor",
+        "lu_factor_wide",
+        "lu_no_pivot",
+        "lu_unpack_tall",
+        "lu_solve_right_adjoint",
+        "solve_broadcast",
+        "solve_vector",
+        "solve_right",
+        "inv",
+        "inv_ex",
+        "det",
+        "slogdet",
+        "triangular_upper_unit",
+    }
+]
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["real", "complex"])
+
+
+def inputs(case: Case, dtype: torch.dtype, device: str, grad: bool = True) -> tuple[Tensor, ...]:
+    """Random matrices with a diagonal that keeps pivots, and the choice of them, apart."""
+    made = []
+    for position, shape in enumerate(case.shapes):
+        A = torch.randn(shape, dtype=dtype)
+        if position == 0:
+            A.diagonal(dim1=-2, dim2=-1).add_(torch.arange(2, 2 + min(shape[-2:])))
+        made.append(A.to(device).requires_grad_(grad))
+    return tuple(made)
+
+
+def results(case: Case, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    out = case.function(*args)
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
+def close(got: Any, expected: Any) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
+@each_dtype
+@each_case
+def test_first_derivatives(case: Case, dtype: torch.dtype, device: str) -> None:
+    args = inputs(case, dtype, device)
+    assert gradcheck(
+        case.function,
+        args,
+        check_forward_ad=True,
+        check_batched_grad=True,
+        fast_mode=dtype.is_complex,
+    )
+
+
+@each_dtype
+@each_case
+def test_second_derivatives(case: Case, dtype: torch.dtype, device: str) -> None:
+    args = inputs(case, dtype, device)
+    assert gradgradcheck(case.function, args, fast_mode=True, check_fwd_over_rev=True)
+
+
+@each_dtype
+@each_case
+def test_vmap_equals_a_loop(case: Case, dtype: torch.dtype, device: str) -> None:
+    for batched in {(True, True)[: len(case.shapes)], (False, True), (True, False)}:
+        if len(batched) != len(case.shapes):
+            continue
+        once = inputs(case, dtype, device, grad=False)
+        args = tuple(
+            torch.stack([x, 2 * x, x + 1], -1) if b else x
+            for x, b in zip(once, batched, strict=True)
+        )
+        dims = tuple(-1 if b else None for b in batched)
+        got = torch.vmap(lambda *a: results(case, a), in_dims=dims)(*args)
+        for i in range(3):
+            one = (x[..., i] if b else x for x, b in zip(args, batched, strict=True))
+            close(tuple(r[i] for r in got), results(case, tuple(one)))
+
+
+@each_case
+def test_jacobians(case: Case, device: str) -> None:
+    args = inputs(case, torch.float64, device)
+    every = tuple(range(len(args)))
+
+    def function(*a: Tensor) -> tuple[Tensor, ...]:
+        return results(case, a)
+
+    expected = torch.autograd.functional.jacobian(function, args)  # type: ignore[no-untyped-call]
+    close(torch.func.jacrev(function, every)(*args), expected)
+    close(torch.func.jacfwd(function, every)(*args), expected)
+
+
+@each_case
+def test_hessian(case: Case, device: str) -> None:
+    """Forward over reverse, and reverse under vmap, both inside torch.func."""
+    args = inputs(case, torch.float64, device, grad=False)
+
+    def loss(A: Tensor) -> Tensor:
+        return torch.stack([r.square().sum() for r in results(case, (A, *args[1:]))]).sum()
+
+    forward_reverse = torch.func.hessian(loss)(args[0])
+    close(forward_reverse, torch.func.jacrev(torch.func.jacrev(loss))(args[0]))
+    per_sample = torch.vmap(torch.func.grad(loss))(torch.stack([args[0], 2 * args[0]]))
+    close(per_sample[1], torch.func.grad(loss)(2 * args[0]))
+
+
+@pytest.mark.parametrize("case", COMPILED, ids=lambda c: c.name)
+def test_compile(case: Case, device: str) -> None:
+    dtype = torch.complex128 if len(case.name) % 2 else torch.float64
+    args = inputs(case, dtype, device)
+    torch._dynamo.reset()
+    compiled = torch.compile(case.function, fullgraph=True, backend="aot_eager")
+    got = results(case._replace(function=compiled), args)
+    expected = results(case, args)
+    close(got, expected)
+    weights = [torch.randn_like(r) for r in expected]
+    close(torch.autograd.grad(got, args, weights), torch.autograd.grad(expected, args, weights))
+
+
+TRANSFORMS: list[tuple[str, str, Callable[..., Any]]] = [
+    *((name, "grad", torch.func.grad) for name in ("det", "inv", "lu_factor", "lu_solve", "solve")),
+    ("slogdet", "vmap_jacrev", lambda f: torch.vmap(torch.func.jacrev(f))),
+    *((name, "jacfwd", torch.func.jacfwd) for name in ("det", "inv", "lu", "solve", "slogdet")),
+    ("inv", "hessian", torch.func.hessian),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "transform"), [pytest.param(n, t, id=f"{n}-{kind}") for n, kind, t in TRANSFORMS]
+)
+def test_compile_of_torch_func(name: str, transform: Callable[..., Any], device: str) -> None:
+    """Where torch.compile gives wrong derivatives without a word when it traces a Function."""
+    (case,) = (c for c in CASES if c.name == name)
+    A, *others = inputs(
+        case._replace(shapes=((2, 3, 3), *case.shapes[1:])), DTYPES[0], device, False
+    )
+
+    def loss(A: Tensor) -> Tensor:
+        return torch.stack([r.sin().sum() for r in results(case, (A, *others))]).sum()
+
+    transformed: Callable[[Tensor], Tensor] = transform(loss)
+    expected = transformed(A)
+    torch._dynamo.reset()
+    close(torch.compile(transformed, fullgraph=True, backend="aot_eager")(A), expected)
+
+
+def test_compiled_code_raises_for_a_singular_matrix(device: str) -> None:
+    A, singular = torch.eye(3, device=device), torch.zeros(3, 3, device=device)
+    torch._dynamo.reset()
+    # The result is not used: the check must survive the compiler.
+    compiled = torch.compile(lambda A: (LA.inv(A), A + 1)[1], fullgraph=True, backend="aot_eager")
+    close(compiled(A), A + 1)
+    with pytest.raises(LA.LinAlgError, match=r"linalg\.inv: The diagonal element 1 is zero"):
+        compiled(singular)
+
+
+def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
+    A, wide = (
+        torch.randn(2, 3, 3, device=device),
+        torch.randn(3, 5, device=device).to(torch.complex64),
+    )
+    B = torch.randn(2, 3, 2, device=device)
+    LU, P = (x.to(device) for x in torch.linalg.lu_factor(A.cpu()))
+    return {
+        "lu_factor": [(A, True), (wide, False), (wide.mH, True)],
+        "lu_solve": [(LU, P, B, 0), (LU.to(torch.complex64), P, B.to(torch.complex64), 2)],
+        "lu_det": [(LU, P)],
+        "lu_unpack": [(LU, P, True, True), (LU, P, False, True), (LU, P, True, False)],
+        "inv": [(A,), (A[0].conj().mT.to(torch.complex64),)],
+        "solve_triangular": [(A, B, True, False, 0), (A, B.mT.contiguous().mT, False, True, 1)],
+    }
+
+
+@pytest.mark.parametrize("op", op_arguments("cpu"))
+def test_opcheck(op: str, device: str) -> None:
+    for args in op_arguments(device)[op]:
+        torch.library.opcheck(getattr(torch.ops.mpslinalg, op).default, args)
+
+
+def rank_one_less(name: str) -> Tensor:
+    return torch.tensor(
+        {
+            "zero_row": [[1.0, 2.0, 3.0], [0.0, 0.0, 0.0], [4.0, 1.0, 2.0]],
+            "zero_column": [[0.0, 2.0, 3.0], [0.0, 5.0, 1.0], [0.0, 1.0, 2.0]],
+            "multiple": [[1.0, 2.0, 1.0], [2.0, 4.0, 3.0], [0.0, 0.0, 4.0]],
+            "jordan": [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]],
+        }[name],
+        dtype=torch.float64,
+    )
+
+
+def adjugate(A: Array) -> Array:
+    """By minors, the definition."""
+    n = len(A)
+    minors = [
+        [np.linalg.det(np.delete(np.delete(A, j, 0), i, 1)) * (-1) ** (i + j) for j in range(n)]
+        for i in range(n)
+    ]
+    return np.array(minors)
+
+
+@pytest.mark.parametrize("name", ["zero_row", "zero_column", "multiple", "jordan"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128, torch.float32])
+def test_gradient_of_a_zero_determinant(name: str, dtype: torch.dtype, device: str) -> None:
+    A = rank_one_less(name).to(device, dtype)
+    if dtype.is_complex:
+        A = A * 2j
+    expected = adjugate(A.numpy(force=True).astype(complex)).conj().T
+    assert np.abs(expected).max() > 0.5
+    for scale in (1.0, 1e-6):
+        scaled = (A * scale).requires_grad_()
+        det = LA.det(scaled)
+        assert det.item() == 0
+        (gradient,) = torch.autograd.grad(det, scaled, torch.ones_like(det))
+        tolerance = 20 * torch.finfo(dtype).eps * np.abs(expected).max()
+        error = gradient.numpy(force=True) / scale**2 - expected
+        assert np.abs(error).max() <= tolerance
+        direction = torch.randn_like(A)
+        forward: Tensor = torch.func.jvp(LA.det, (scaled.detach(),), (direction,))[1]
+        product = np.sum(expected.conj() * direction.numpy(force=True))
+        assert abs(forward.item() / scale**2 - product) <= 10 * tolerance
+
+
+@pytest.mark.parametrize("name", ["zero_row", "zero_column", "multiple"])
+def test_second_derivative_of_a_zero_determinant(name: str, device: str) -> None:
+    A = rank_one_less(name).to(device).requires_grad_()
+    assert gradcheck(LA.det, (A,), check_forward_ad=True)
+    assert gradgradcheck(LA.det, (A,))
+
+
+class Oracle(NamedTuple):
+    """A function of mpslinalg and SciPy's own, on arrays."""
+
+    name: str
+    ours: Callable[[Tensor], tuple[Tensor, ...]]
+    scipys: Callable[[Array], tuple[Array, ...]]
+
+
+def right_hand_side(n: int) -> Array:
+    B: Array = np.cos(np.arange(2.0 * n)).reshape(n, 2)
+    return B
+
+
+def slogdet(A: Array) -> tuple[Array, ...]:
+    P, _, U = scipy.linalg.lu(A)
+    pivots = np.diag(U)
+    sign = np.linalg.det(P) * np.prod(pivots / np.abs(pivots))
+    return np.asarray(sign), np.asarray(np.log(np.abs(pivots)).sum())
+
+
+def our_solve(A: Tensor) -> tuple[Tensor, ...]:
+    B = torch.from_numpy(right_hand_side(A.shape[-1])).to(A)
+    return (LA.solve(A, B), LA.solve(A, B.mT, left=False))
+
+
+def scipys_solve(A: Array) -> tuple[Array, ...]:
+    B = right_hand_side(len(A))
+    return scipy.linalg.solve(A, B), scipy.linalg.solve(A.T, B).T
+
+
+ORACLES = [
+    Oracle("solve", our_solve, scipys_solve),
+    Oracle("inv", lambda A: (LA.inv(A),), lambda A: (scipy.linalg.inv(A),)),
+    Oracle("det", lambda A: (LA.det(A),), lambda A: (np.asarray(scipy.linalg.det(A)),)),
+    Oracle("slogdet", lambda A: tuple(LA.slogdet(A)), slogdet),
+    Oracle("lu", lambda A: tuple(LA.lu(A)[1:]), lambda A: scipy.linalg.lu(A)[1:]),
+]
+
+
+ORACLE_CASES = [
+    pytest.param(oracle, shape, id=f"{oracle.name}-{shape[0]}x{shape[1]}")
+    for oracle in ORACLES
+    for shape in [(3, 3), (6, 6), (40, 40), *([(6, 4), (4, 6)] if oracle.name == "lu" else [])]
+]
+
+
+@each_dtype
+@pytest.mark.parametrize(("oracle", "shape"), ORACLE_CASES)
+def test_gradients_are_differences_of_scipys(
+    oracle: Oracle, shape: tuple[int, int], dtype: torch.dtype, device: str
+) -> None:
+    """Of the real loss re(sum(conj(W) f(A))): dL = re(sum(conj(gradient) dA))."""
+    random = np.random.default_rng(0)
+
+    def noise(size: tuple[int, ...]) -> Array:
+        made: Array = random.standard_normal(size)
+        if dtype.is_complex:
+            made = made + 1j * random.standard_normal(size)
+        return made
+
+    # A diagonal of 1.5, 2.5, ... sqrt(n) over unit noise keeps cond(A) small and pivots apart.
+    A0 = (
+        noise(shape)
+        + np.sqrt(max(shape)) * np.diag(1.5 + np.arange(max(shape)))[: shape[0], : shape[1]]
+    )
+    if oracle.name == "det":
+        A0 = A0 / np.abs(scipy.linalg.det(A0)) ** (1 / len(A0))
+    weights = [noise(r.shape) for r in oracle.scipys(A0)]
+
+    def loss(A: Array) -> float:
+        pairs = zip(weights, oracle.scipys(A), strict=True)
+        return float(sum(np.sum(w.conj() * r).real for w, r in pairs))
+
+    A = torch.from_numpy(A0).to(device).requires_grad_()
+    ours = sum(
+        (torch.from_numpy(np.asarray(w.conj())).to(device) * r).sum().real
+        for w, r in zip(weights, oracle.ours(A), strict=True)
+    )
+    assert isinstance(ours, Tensor)
+    assert abs(ours.item() - loss(A0)) <= 1e-10 * max(abs(loss(A0)), 1)
+    (gradient,) = torch.autograd.grad(ours, A)
+    G = gradient.numpy(force=True)
+    h = 1e-6 * np.abs(A0).max()
+    if A0.size <= 36:
+        units = np.eye(A0.size).reshape(-1, *shape)
+        directions = np.concatenate((units, 1j * units)) if dtype.is_complex else units
+    else:
+        directions = np.stack([noise(shape) for _ in range(8)])
+    expected = np.array([(loss(A0 + h * D) - loss(A0 - h * D)) / (2 * h) for D in directions])
+    got = np.array([np.sum(G.conj() * D).real for D in directions])
+    assert np.abs(expected).max() > 1e-3 * np.abs(G).max() > 0
+    assert np.abs(got - expected).max() <= 1e-6 * np.abs(expected).max()

@@ -1,0 +1,128 @@
+"""torch's own test samples for these functions, through the kernels, against torch.linalg.
+
+The samples' database has no error inputs for this family: test_errors.py has ours.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mpslinalg as LA
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+NAMES = [
+    "linalg.det",
+    "linalg.inv",
+    "linalg.inv_ex",
+    "linalg.lu",
+    "linalg.lu_factor",
+    "linalg.lu_factor_ex",
+    "linalg.lu_solve",
+    "linalg.slogdet",
+    "linalg.solve",
+    "linalg.solve_ex",
+    "lu_unpack",
+]
+OPS = [op for op in op_db if op.name in NAMES]
+DTYPES = [torch.float32, torch.complex64, torch.float64, torch.complex128]
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "conj": lambda t: t.conj() if t.is_complex() else t,
+    "neg": lambda t: torch._neg_view(t) if t.is_floating_point() else t,
+    "offset": lambda t: torch.cat((t.flatten()[:1], t.flatten()))[1:].view(t.shape),
+}
+
+
+def samples(op: Any, dtype: torch.dtype, device: str) -> Iterator[Any]:
+    """All samples, then each without contiguous tensors, then each as views of every kind."""
+    torch.manual_seed(0)
+    plain = list(op.sample_inputs(device, dtype))
+    yield from plain
+    yield from (s.noncontiguous() for s in plain)
+    for view in VIEWS.values():
+        yield from (
+            s.transform(lambda t, v=view: v(t) if isinstance(t, Tensor) else t) for s in plain
+        )
+
+
+def test_every_function_has_samples() -> None:
+    assert sorted(op.name for op in OPS) == sorted(NAMES)
+    assert all(op.error_inputs_func is None for op in OPS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_samples(op: Any, dtype: torch.dtype, device: str) -> None:
+    if device == "mps" and dtype in (torch.float64, torch.complex128):
+        pytest.skip("mps has no float64")
+    function = getattr(LA, op.name.removeprefix("linalg."))
+    tolerance = 1e3 * torch.finfo(dtype).eps
+    count = 0
+    for sample in samples(op, dtype, device):
+        args = (sample.input, *sample.args)
+        with LA.use("kernels"):
+            got = function(*args, **sample.kwargs)
+        expected = op.op(*(a.cpu().resolve_conj().resolve_neg() for a in args), **sample.kwargs)
+        assert type(got) is type(expected)
+        pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
+        for ours, theirs in pairs:
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+            assert ours.stride() == theirs.stride()
+            assert ours.device.type == device
+            assert not ours.is_conj()
+            assert not ours.is_neg()
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
+        count += 1
+    assert count >= 40
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+@pytest.mark.parametrize("size", ["empty", "right", "wrong"])
+def test_samples_to_out(op: Any, dtype: torch.dtype, size: str, device: str) -> None:
+    function = getattr(LA, op.name.removeprefix("linalg."))
+    tolerance = 1e3 * torch.finfo(dtype).eps
+    torch.manual_seed(0)
+    count = 0
+    for sample in op.sample_inputs(device, dtype):
+        args = (sample.input, *sample.args)
+
+        def outs(args: tuple[Tensor, ...], kwargs: dict[str, Any] = sample.kwargs) -> Any:
+            result = op.op(*(a.cpu() for a in args), **kwargs)
+            results = result if isinstance(result, tuple) else (result,)
+            shapes = [{"empty": (0,), "right": r.shape, "wrong": (3, 1, 7)}[size] for r in results]
+            made = tuple(
+                torch.zeros(s, dtype=r.dtype, device=args[0].device)
+                for s, r in zip(shapes, results, strict=True)
+            )
+            return made if isinstance(result, tuple) else made[0]
+
+        got, words = warned(function, args, outs(args), sample.kwargs)
+        cpu = tuple(a.cpu() for a in args)
+        expected, torchs_words = warned(op.op, cpu, outs(cpu), sample.kwargs)
+        assert words == torchs_words
+        assert type(got) is type(expected)
+        pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
+        for ours, theirs in pairs:
+            assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride())
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
+        count += 1
+    assert count >= 8
+
+
+def warned(
+    function: Callable[..., Any], args: tuple[Tensor, ...], out: Any, kwargs: dict[str, Any]
+) -> tuple[Any, list[str]]:
+    """The result, which must be `out` itself, and the warnings."""
+    with warnings.catch_warnings(record=True) as caught, LA.use("kernels"):
+        warnings.simplefilter("always")
+        result = function(*args, out=out, **kwargs)
+    pairs = zip(result, out, strict=True) if isinstance(out, tuple) else [(result, out)]
+    assert all(r is o for r, o in pairs)
+    return result, sorted(str(w.message) for w in caught)

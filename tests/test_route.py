@@ -1,0 +1,177 @@
+"""What runs: use, which, and that the kernels never hand work to torch.linalg."""
+
+import threading
+import timeit
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mpslinalg as LA
+from mpslinalg import _route
+
+CALLS: dict[str, Callable[[Tensor], Any]] = {
+    "lu_factor": LA.lu_factor,
+    "lu_factor_ex": LA.lu_factor_ex,
+    "lu": LA.lu,
+    "lu_unpack": lambda A: LA.lu_unpack(A, _identity_pivots(A)),
+    "lu_solve": lambda A: LA.lu_solve(A, _identity_pivots(A), A),
+    "solve": lambda A: LA.solve(A, A),
+    "solve_ex": lambda A: LA.solve_ex(A, A),
+    "inv": LA.inv,
+    "inv_ex": LA.inv_ex,
+    "det": LA.det,
+    "slogdet": LA.slogdet,
+}
+
+
+def _identity_pivots(A: Tensor) -> Tensor:
+    count = torch.arange(1, A.shape[-1] + 1, dtype=torch.int32, device=A.device)
+    return count.expand(A.shape[:-1]).contiguous()
+
+
+class Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the names of the ops that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def ops_of(call: Callable[[Tensor], Any], A: Tensor) -> tuple[set[str], set[str]]:
+    """Our ops and torch's linear algebra among the ops of a call."""
+    with Ops() as ops:
+        call(A)
+    ours = {name for name in ops.names if name.startswith("mpslinalg::")}
+    torchs = {name for name in ops.names if "linalg" in name or "lu_" in name} - ours
+    return ours, torchs - {"aten::_linalg_check_errors"}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("grad", [False, True])
+def test_kernels_means_kernels(name: str, grad: bool, device: str) -> None:
+    A = torch.eye(3, device=device).requires_grad_(grad)
+
+    def call(A: Tensor) -> None:
+        result = CALLS[name](A)
+        results = result if isinstance(result, tuple) else (result,)
+        if grad:
+            sum(x.sum() for x in results if x.requires_grad).backward()
+
+    with LA.use("kernels"):
+        ours, torchs = ops_of(call, A)
+    assert ours
+    assert not torchs
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_torch_means_torch(name: str) -> None:
+    with LA.use("torch"):
+        ours, torchs = ops_of(CALLS[name], torch.eye(3))
+    assert not ours
+    assert torchs
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_auto_on_the_cpu_is_torch(name: str) -> None:
+    ours, torchs = ops_of(CALLS[name], torch.eye(3))
+    assert not ours
+    assert torchs
+
+
+def test_auto_on_the_cpu_takes_kernels_where_torch_cannot_or_is_slower() -> None:
+    for function in (LA.lu_factor, LA.lu_factor_ex, LA.lu):
+        ours, torchs = ops_of(partial(function, pivot=False), torch.eye(3))
+        assert ours
+        assert not torchs
+    batch = torch.eye(_route.INV_CPU_N).expand(_route.INV_CPU_BATCH, -1, -1)
+    assert ops_of(LA.inv, batch) == ({"mpslinalg::inv"}, set())
+    assert ops_of(LA.inv, batch[1:])[0] == set()
+    with LA.use("torch"), pytest.raises(RuntimeError, match="LU without pivoting"):
+        LA.lu(torch.eye(3), pivot=False)
+
+
+def test_use_nests_and_restores() -> None:
+    A = torch.eye(2)
+    kernels = LA.use("kernels")
+
+    def runs_kernels() -> bool:
+        return bool(ops_of(LA.det, A)[0])
+
+    assert not runs_kernels()
+    with kernels:
+        assert runs_kernels()
+        with LA.use("torch"):
+            assert not runs_kernels()
+            with kernels:
+                assert runs_kernels()
+            assert not runs_kernels()
+        assert runs_kernels()
+        seen: list[bool] = []
+        thread = threading.Thread(target=lambda: seen.append(runs_kernels()))
+        thread.start()
+        thread.join()
+        assert seen == [False]
+    assert not runs_kernels()
+    with pytest.raises(KeyError), kernels:
+        raise KeyError
+    assert not runs_kernels()
+
+
+@pytest.mark.parametrize("mode", ["metal", "", None])
+def test_unknown_mode(mode: Any) -> None:
+    with pytest.raises(ValueError, match="'auto', 'kernels' or 'torch'"):
+        LA.use(mode)
+
+
+def test_compiled_code_follows_the_mode() -> None:
+    graphs: list[str] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(str(module.graph))
+        return module.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(LA.det, fullgraph=True, backend=backend)
+    A = torch.eye(2)
+    compiled(A)
+    with LA.use("kernels"):
+        compiled(A)
+    compiled(A)
+    assert ["mpslinalg.lu_det" in graph for graph in graphs] == [False, True]
+
+
+def test_which_says_what_runs() -> None:
+    A = torch.eye(4).expand(2, 3, 4, 4)
+    assert LA.which("lu_factor", A) == "lu_factor: torch.linalg on cpu: measured faster here"
+    with LA.use("torch"):
+        assert LA.which("inv", A) == "inv: torch.linalg on cpu: use('torch')"
+    with LA.use("kernels"):
+        text = LA.which("solve", A, A[..., :1])
+        assert text.startswith("solve: kernels (cpu engine): 2 x 3 x 4 x 4 float32, ")
+        assert LA.which("inv", A=A).startswith("inv: kernels (cpu engine): ")
+    assert LA.which("lu", A, pivot=False).startswith("lu: kernels (cpu engine): ")
+    assert LA.which("det", A.to("meta")) == "det: torch.linalg on meta: no engine for this device"
+    for name in ("cholesky_of_nothing", "use", "which", "__name__"):
+        with pytest.raises(ValueError, match=name):
+            LA.which(name, A)
+
+
+@pytest.mark.parametrize("name", ["det", "inv", "lu_factor", "solve"])
+def test_auto_costs_at_most_5_us_on_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    A = torch.eye(3)
+    args = (A, A) if name == "solve" else (A,)
+    monkeypatch.setattr(torch.linalg, name, lambda *_, **__: None)
+    ours, theirs = (
+        min(timeit.repeat(partial(getattr(module, name), *args), number=1000, repeat=7)) / 1000
+        for module in (LA, torch.linalg)
+    )
+    assert ours - theirs < 5e-6

@@ -1,0 +1,161 @@
+"""Every variant that a plan can launch in float32 or complex64 is checked as Metal.
+
+An engine that launches nothing takes the place of the real one, so what is checked depends neither
+on what other tests launch nor on their order. The last test asserts that nothing else was launched.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from mpslinalg import _engines, _inverse_plan, _lu_plan, _triangular_plan
+from mpslinalg._engines import metal, source
+from tests.strict.check import check
+
+DTYPES = (torch.float32, torch.complex64)
+
+
+class Launch(NamedTuple):
+    shader: str
+    name: str
+    template: tuple[str, ...]
+    threads: tuple[int, ...]
+    group: tuple[int, ...]
+
+
+class DryRun:
+    """An engine that writes down what it is to launch."""
+
+    name = "dry run"
+
+    def __init__(self, side_by_side: bool) -> None:
+        self.side_by_side = side_by_side
+        self.launches: list[Launch] = []
+
+    def compile(self, shader: str, name: str, template: tuple[str, ...]) -> _engines.Launcher:
+        def launch(
+            arguments: Sequence[Tensor | int | float],
+            threads: tuple[int, ...],
+            group: tuple[int, ...],
+        ) -> None:
+            self.launches.append(Launch(shader, name, template, threads, group))
+
+        return launch
+
+
+def around(*sizes: int) -> list[int]:
+    """These sizes and their neighbours."""
+    return sorted({size + step for size in sizes for step in (-1, 0, 1)} - {0})
+
+
+def recorded(plans: Callable[[], object], side_by_side: bool) -> list[Launch]:
+    """What plans would launch on an engine of that kind."""
+    dry = DryRun(side_by_side)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(_engines.ENGINES, "cpu", dry)
+        patch.setattr(_engines, "launched", set())
+        plans()
+    return dry.launches
+
+
+def fits(launch: Launch) -> bool:
+    """Whether Metal takes the grid of a launch, and the kernel can work in its groups."""
+    signature = source.signature(launch.shader, launch.name)
+    sizes = zip(launch.threads, launch.group, strict=True)
+    whole = all(t % g == 0 for t, g in sizes) and prod(launch.group) % 32 == 0
+    return (
+        prod(launch.group) <= signature.max_threads
+        and all(0 < size < 2**32 for size in launch.threads)
+        and (whole or not signature.cooperative)
+    )
+
+
+# Where the plans turn from one kernel or variant to another: matrix sizes, rows of a panel,
+# right-hand sides.
+SIZES = around(1, 2, 3, _lu_plan.TINY, _lu_plan.DET_TINY, 8, 16, _lu_plan.SIMD, _lu_plan.PANEL)
+SIZES += around(_lu_plan.GROUP, _triangular_plan.ROWS)
+ROWS = around(*(rows * _lu_plan.MAX_THREADS for rows in (1, 2, 4, 8, 16, 32, 64)))
+COLUMNS = around(1, 2, 3, _triangular_plan.FEW, 32, 64)
+
+
+def run_plans(dtype: torch.dtype) -> None:
+    """Every plan function in every regime."""
+    for n in SIZES:
+        A = torch.zeros(2, n, n, dtype=dtype)
+        _inverse_plan.inv(A)
+        _inverse_plan.inv(A.mT)
+        for m in SIZES:
+            LU, pivots, _ = _lu_plan.lu_factor(torch.zeros(2, m, n, dtype=dtype), True)
+            _lu_plan.lu_unpack(LU, pivots, True, True)
+        LU, pivots, _ = _lu_plan.lu_factor(A, False)
+        _lu_plan.lu_det(LU, pivots)
+        for k in COLUMNS:
+            B = torch.zeros(2, n, k, dtype=dtype)
+            for trans in (0, 1, 2):
+                _lu_plan.lu_solve(LU, pivots, B, trans)
+                for upper in (False, True):
+                    _triangular_plan.solve_triangular(A, B, upper, False, trans)
+    for m in ROWS:
+        for n in (1, 40):
+            _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
+
+
+@pytest.fixture(scope="module")
+def launches() -> dict[str, set[Launch]]:
+    """All launches of all plans, by shader."""
+    found: dict[str, set[Launch]] = {}
+    for dtype in DTYPES:
+        for side_by_side in (False, True):
+            for launch in recorded(partial(run_plans, dtype), side_by_side):
+                found.setdefault(launch.shader, set()).add(launch)
+    return found
+
+
+@pytest.fixture(scope="module")
+def variants(launches: dict[str, set[Launch]]) -> dict[str, set[tuple[str, tuple[str, ...]]]]:
+    return {
+        shader: {(launch.name, launch.template) for launch in of_shader}
+        for shader, of_shader in launches.items()
+    }
+
+
+SHADERS = sorted(path.stem for path in source.folder().glob("*.metal"))
+
+
+@pytest.mark.parametrize("shader", SHADERS)
+def test_every_kernel_is_launched(
+    shader: str, variants: dict[str, set[tuple[str, tuple[str, ...]]]]
+) -> None:
+    kernels = source.signatures(source.text(shader))
+    assert {name for name, _ in variants[shader]} == set(kernels)
+
+
+@pytest.mark.parametrize("shader", SHADERS)
+def test_variants_are_metal(
+    shader: str, variants: dict[str, set[tuple[str, tuple[str, ...]]]]
+) -> None:
+    text = metal.library_text(shader, *sorted(variants[shader]))
+    assert [str(problem) for problem in check(text, f"{shader}.metal")] == []
+
+
+@pytest.mark.parametrize("shader", SHADERS)
+def test_groups_fit_their_kernels(shader: str, launches: dict[str, set[Launch]]) -> None:
+    assert [launch for launch in launches[shader] if not fits(launch)] == []
+    # At a declared maximum of one simdgroup or less Apple's compiler drops barriers.
+    kernels = source.signatures(source.text(shader))
+    assert min(kernel.max_threads for kernel in kernels.values()) > 32
+
+
+def test_whatever_was_launched_was_checked(
+    variants: dict[str, set[tuple[str, tuple[str, ...]]]],
+) -> None:
+    """Last of the session."""
+    known = {(shader, *variant) for shader, found in variants.items() for variant in found}
+    wide = {"double", "double2"}
+    single = {variant for variant in _engines.launched if wide.isdisjoint(variant[2])}
+    assert single - known == set()
