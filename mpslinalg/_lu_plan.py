@@ -116,7 +116,8 @@ def _panel_shape(LU: Tensor, first: int) -> tuple[int, int, int]:
     while rows * MAX_THREADS < height and rows * itemsize < PANEL_BYTES:
         rows *= 2
     width = min(PANEL_BYTES // (rows * itemsize), PANEL)
-    return rows, width, min(_whole_simdgroups(-(-height // rows)), MAX_THREADS)
+    # Several rows a thread lie MAX_THREADS apart, whatever the height.
+    return rows, width, _whole_simdgroups(height) if rows == 1 else MAX_THREADS
 
 
 def _panel(

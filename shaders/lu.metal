@@ -457,6 +457,8 @@ template <typename T, int ROWS, int WIDTH>
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
   constexpr uint PANEL = 32;
+  // From one row of a thread to its next: with several rows a thread the group has this size.
+  constexpr uint STEP = 512;
   constexpr int MOVED = 8;
   THREADGROUP_ARRAY(real_t<T>, weights, 32);
   THREADGROUP_ARRAY(uint, positions, 32);
@@ -466,10 +468,11 @@ template <typename T, int ROWS, int WIDTH>
   THREADGROUP_ARRAY(T, u, PANEL * WIDTH);
   device T* matrix = LU + ulong(group) * m * n;
   const uint row = first + tid;
+  device T* own_rows = matrix + row;
   uint position[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
-    const uint own = row + uint(r) * threads;
+    const uint own = row + uint(r) * STEP;
     position[r] = own < m ? own : UINT_MAX;
   }
   if (tid < uint(WIDTH)) top[tid] = zero<T>();
@@ -480,11 +483,11 @@ template <typename T, int ROWS, int WIDTH>
     T a[ROWS][WIDTH];
 #pragma unroll
     for (int c = 0; c < WIDTH; ++c) {
-      device const T* from = matrix + ulong(begin + uint(c)) * m;
+      device const T* from = own_rows + ulong(begin + uint(c)) * m;
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        const uint own = row + uint(r) * threads;
-        a[r][c] = own < m && uint(c) < width ? from[own] : zero<T>();
+        const bool inside = row + uint(r) * STEP < m && uint(c) < width;
+        a[r][c] = inside ? from[uint(r) * STEP] : zero<T>();
       }
     }
     if (before != 0) {
@@ -509,11 +512,11 @@ template <typename T, int ROWS, int WIDTH>
       threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll(2)
       for (uint k = 0; k < before; ++k) {
-        device const T* left = matrix + ulong(first + k) * m;
+        device const T* left = own_rows + ulong(first + k) * m;
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
           const bool open = position[r] >= begin && position[r] < m;
-          const T l = open ? left[row + uint(r) * threads] : zero<T>();
+          const T l = open ? left[uint(r) * STEP] : zero<T>();
 #pragma unroll
           for (int c = 0; c < WIDTH; ++c) {
             a[r][c] = mul_sub(a[r][c], l, u[k * uint(WIDTH) + uint(c)]);
@@ -535,18 +538,18 @@ template <typename T, int ROWS, int WIDTH>
     failed = panel.failed;
 #pragma unroll
     for (int c = 0; c < WIDTH; ++c) {
-      device T* to = matrix + ulong(begin + uint(c)) * m;
+      device T* to = own_rows + ulong(begin + uint(c)) * m;
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        const uint own = row + uint(r) * threads;
-        if (own < m && uint(c) < width) to[own] = a[r][slot<WIDTH>(c)];
+        const bool inside = row + uint(r) * STEP < m && uint(c) < width;
+        if (inside) to[uint(r) * STEP] = a[r][slot<WIDTH>(c)];
       }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       const uint i = position[r] - begin;
       if (i < width) {
-        device const T* left = matrix + ulong(first) * m + row + uint(r) * threads;
+        device const T* left = own_rows + ulong(first) * m + uint(r) * STEP;
         for (uint k = 0; k < before; ++k) l11[k * PANEL + before + i] = left[ulong(k) * m];
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) {
@@ -560,24 +563,28 @@ template <typename T, int ROWS, int WIDTH>
   for (uint column = first; column < last; column += MOVED) {
     T moved[ROWS][MOVED];
 #pragma unroll
-    for (int c = 0; c < MOVED; ++c) {
-      device const T* from = matrix + ulong(column + uint(c)) * m;
+    for (int r = 0; r < ROWS; ++r) {
+      const uint own = row + uint(r) * STEP;
+      if (own < m && position[r] != own) {
+        device const T* from = matrix + ulong(column) * m + own;
 #pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        const uint own = row + uint(r) * threads;
-        const bool wanted = own < m && position[r] != own && column + uint(c) < last;
-        if (wanted) moved[r][c] = from[own];
+        for (int c = 0; c < MOVED; ++c) {
+          if (column + uint(c) < last) moved[r][c] = *from;
+          from += m;
+        }
       }
     }
     threadgroup_barrier(mem_flags::mem_device);
 #pragma unroll
-    for (int c = 0; c < MOVED; ++c) {
-      device T* to = matrix + ulong(column + uint(c)) * m;
+    for (int r = 0; r < ROWS; ++r) {
+      const uint own = row + uint(r) * STEP;
+      if (own < m && position[r] != own) {
+        device T* to = matrix + ulong(column) * m + position[r];
 #pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        const uint own = row + uint(r) * threads;
-        const bool wanted = own < m && position[r] != own && column + uint(c) < last;
-        if (wanted) to[position[r]] = moved[r][c];
+        for (int c = 0; c < MOVED; ++c) {
+          if (column + uint(c) < last) *to = moved[r][c];
+          to += m;
+        }
       }
     }
   }

@@ -156,32 +156,37 @@ template <typename T, int K>
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
   THREADGROUP_ARRAY(T, known, 32 * K);
+  THREADGROUP_ARRAY(T, block, 32 * 32);
   device const T* matrix = A + long(group) * batch_stride;
   device T* own = X + ulong(group) * n * K;
   const uint blocks = (n + 31) / 32;
   for (uint step = 0; step < blocks; ++step) {
     const uint first = (lower != 0 ? step : blocks - 1 - step) * 32;
     const uint size = min(32u, n - first);
+    for (uint e = tid; e < 32 * 32; e += threads) {
+      const uint i = e % 32;
+      const uint j = e / 32;
+      const bool triangle = lower != 0 ? i > j : i < j;
+      T entry = i == j ? one<T>() : zero<T>();
+      if (i < size && j < size && (triangle || (i == j && unit == 0))) {
+        entry = matrix[long(first + i) * long(row_stride) + long(first + j) * long(column_stride)];
+      }
+      block[e] = conjugated != 0 ? conj(entry) : entry;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simd == 0) {
-      device const T* from = matrix + long(first + lane) * long(row_stride) +
-          long(first) * long(column_stride);
       T x[K];
 #pragma unroll
       for (int c = 0; c < K; ++c) x[c] = lane < size ? own[uint(c) * n + first + lane] : zero<T>();
-#pragma unroll(8)
+#pragma unroll(2)
       for (uint e = 0; e < 32; ++e) {
         const uint j = lower != 0 ? e : 31 - e;
-        const bool open = j < size && lane < size && (lower != 0 ? lane > j : lane < j);
-        const bool read = open || (lane == j && j < size && unit == 0);
-        T entry = one<T>();
-        if (read) entry = from[long(j) * long(column_stride)];
-        if (conjugated != 0) entry = conj(entry);
-        const T diagonal = simd_shuffle(entry, ushort(j));
+        const T entry = block[j * 32 + lane];
 #pragma unroll
         for (int c = 0; c < K; ++c) {
           T solved = simd_shuffle(x[c], ushort(j));
-          if (unit == 0) solved = quotient(solved, diagonal);
-          x[c] = open ? mul_sub(x[c], entry, solved) : (lane == j ? solved : x[c]);
+          if (unit == 0) solved = quotient(solved, block[j * 33]);
+          x[c] = lane == j ? solved : mul_sub(x[c], entry, solved);
         }
       }
 #pragma unroll
@@ -202,7 +207,8 @@ template <typename T, int K>
 #pragma unroll(16)
       for (uint j = 0; j < 32; ++j) {
         T entry = zero<T>();
-        if (j < size) entry = from[long(j) * long(column_stride)];
+        if (j < size) entry = *from;
+        from += column_stride;
         if (conjugated != 0) entry = conj(entry);
 #pragma unroll
         for (int c = 0; c < K; ++c) sum[c] = mul_sub(sum[c], entry, known[uint(c) * 32 + j]);

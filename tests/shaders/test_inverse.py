@@ -88,6 +88,14 @@ def test_powers_of_two_are_exact(dtype: torch.dtype, n: int, device: str) -> Non
 
 
 @each_regime
+def test_a_turn_by_i_is_exact(n: int, device: str) -> None:
+    # A real matrix turned has pivots without a real part, whose quotients turn back.
+    A = torch.cat((testing.random((2, n, n), torch.complex64), torch.ones(1, n, n)))
+    A[2].real = testing.random((n, n), torch.float32, seed=1)
+    assert torch.equal(inverse(A * 1j, device)[0], inverse(A, device)[0] * -1j)
+
+
+@each_regime
 @pytest.mark.parametrize("exponent", [-126, -101, -100, 100, 101, 126])
 @each_dtype
 def test_pivots_at_the_ends_of_the_range(
