@@ -1,15 +1,15 @@
 // Small matrices in one thread's registers. All indices are constants once the loops are unrolled.
 
+// Swaps are made of selects: a branch here would part the threads of a simdgroup, and mislead a CPU.
 template <typename T, int N> inline void swap_rows(thread T (&a)[N][N], int k, uint other) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    if (i > k && uint(i) == other) {
+  for (int i = k + 1; i < N; ++i) {
+    const bool here = uint(i) == other;
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const T moved = a[k][j];
-        a[k][j] = a[i][j];
-        a[i][j] = moved;
-      }
+    for (int j = 0; j < N; ++j) {
+      const T moved = a[k][j];
+      a[k][j] = here ? a[i][j] : moved;
+      a[i][j] = here ? moved : a[i][j];
     }
   }
 }
@@ -19,13 +19,11 @@ template <typename T, int N> inline uint pivot_row(thread const T (&a)[N][N], in
   uint row = uint(k);
   real_t<T> best = pivot_weight(a[k][k]);
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    if (i > k) {
-      const real_t<T> weight = pivot_weight(a[i][k]);
-      const bool better = pivoting && weight > best;
-      row = better ? uint(i) : row;
-      best = better ? weight : best;
-    }
+  for (int i = k + 1; i < N; ++i) {
+    const real_t<T> weight = pivot_weight(a[i][k]);
+    const bool better = pivoting && weight > best;
+    row = better ? uint(i) : row;
+    best = better ? weight : best;
   }
   return row;
 }
@@ -186,27 +184,17 @@ inline void swap_columns(
 
 template <typename T, int N> inline void swap_entries(thread T (&x)[N], int k, uint other) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    if (i > k && uint(i) == other) {
-      const T moved = x[k];
-      x[k] = x[i];
-      x[i] = moved;
-    }
+  for (int i = k + 1; i < N; ++i) {
+    const bool here = uint(i) == other;
+    const T moved = x[k];
+    x[k] = here ? x[i] : moved;
+    x[i] = here ? moved : x[i];
   }
 }
 
 template <typename T, int N> inline void swap_columns_of(thread T (&a)[N][N], int k, uint other) {
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    if (j > k && uint(j) == other) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const T moved = a[i][k];
-        a[i][k] = a[i][j];
-        a[i][j] = moved;
-      }
-    }
-  }
+  for (int i = 0; i < N; ++i) swap_entries<T, N>(a[i], k, other);
 }
 
 // A lane's matrix of the `count` <= 32 that lie at A without a gap: the lanes read along memory into

@@ -208,6 +208,15 @@ def _plain(index: Index) -> str:
     return source.vector(index.type, *axes)
 
 
+def _unrolled(text: str) -> str:
+    """The text with its unrolling asked for in GCC's words, which does not know Metal's.
+
+    Twice as fast for the inverse of 4 x 4 matrices; on fibers it would only cost compile time.
+    """
+    gcc = "Free Software Foundation" in compiler()[1]
+    return text.replace("#pragma unroll\n", "#pragma GCC unroll 16\n") if gcc else text
+
+
 class _CpuLauncher:
     def __init__(
         self, shader_text: str, what: str, signature: Signature, template: tuple[str, ...]
@@ -221,7 +230,8 @@ class _CpuLauncher:
         entry = self._entries.get(check)
         if entry is None:
             flags = (*_COMMON, *(_CHECKED if check else _PLAIN))
-            library = load(self._text, flags, self._what)
+            text = self._text if check or self._signature.cooperative else _unrolled(self._text)
+            library = load(text, flags, self._what)
             library.mpsl_bind(ctypes.c_void_p(_runtime().mpsl_table()))
             function = library.mpsl_thread if self._signature.cooperative else library.mpsl_range
             entry = ctypes.cast(function, ctypes.c_void_p).value or 0
