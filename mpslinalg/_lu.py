@@ -390,7 +390,7 @@ def lu_solve(
     if not _route.kernels("lu_solve", LU, B):
         X: Tensor = torch.linalg.lu_solve(LU, pivots, B, left=left, adjoint=adjoint, out=out)
         return X
-    _check.same_device("linalg_lu_solve", LU=LU, pivots=pivots, B=B, out=out)
+    _check.same_device("wrapper_CUDA_linalg_lu_solve", LU=LU, pivots=pivots, B=B, out=out)
     if not (
         _check.square(LU)
         and isinstance(pivots, Tensor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -185,7 +187,8 @@ def _solve_triangles(factors: Tensor, X: Tensor, transposed: bool, conjugated: b
 
 def _swaps(pivots: Tensor) -> Tensor:
     """Pivots as (batch, count); the kernels step through a matrix's own without a stride."""
-    swaps = pivots.reshape(-1, pivots.shape[-1])
+    *batch, count = pivots.shape
+    swaps = pivots.reshape(math.prod(batch), count)
     return swaps if swaps.stride(-1) == 1 else swaps.contiguous()
 
 

@@ -67,7 +67,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True, out: Tensor | None = None)
     if not _route.kernels("solve", A, B):
         X: Tensor = torch.linalg.solve(A, B, left=left, out=out)
         return X
-    _check.same_device("linalg_solve_ex", A=A, B=B, out=out)
+    _check.same_device("wrapper_CUDA__linalg_solve_ex", A=A, B=B, out=out)
     if not (_accepts(A, B, left) and _check.out(out, (A, B), A.dtype)):
         _check.refuse(torch.linalg.solve, A, B, left=left, out=out)
     X, info = _solve(A, B, left)
@@ -100,7 +100,7 @@ def solve_ex(
     """
     if not _route.kernels("solve_ex", A, B):
         return torch.linalg.solve_ex(A, B, left=left, check_errors=check_errors, out=out)
-    _check.same_device("linalg_solve_ex", A=A, B=B, out=out)
+    _check.same_device("wrapper_CUDA__linalg_solve_ex", A=A, B=B, out=out)
     if not (_accepts(A, B, left) and _check.out(out, (A, B), A.dtype, torch.int32)):
         _check.refuse(torch.linalg.solve_ex, A, B, left=left, out=out)
     X, info = _solve(A, B, left)

@@ -12,19 +12,28 @@ template <typename T, int N> inline int invert(thread T (&a)[N][N]) {
     const uint p = pivot_row<T, N>(a, k, true);
     swapped[k] = p;
     swap_rows<T, N>(a, k, p);
-    failed = is_zero(a[k][k]) && failed == 0 ? k + 1 : failed;
-    const T inverse = quotient(one<T>(), a[k][k]);
+    const T pivot = a[k][k];
+    failed = is_zero(pivot) && failed == 0 ? k + 1 : failed;
+    const T inverse = quotient(one<T>(), pivot);
+    const bool by_inverse = has_inverse(pivot);
     a[k][k] = one<T>();
-#pragma unroll
-    for (int j = 0; j < N; ++j) a[k][j] = mul(a[k][j], inverse);
+    // The pivot's row is scaled last: scaled first it may leave the range where its products do not.
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       if (i != k) {
-        const T factor = a[i][k];
+        const T entry = a[i][k];
+        T factor = mul(entry, inverse);
+        if (!by_inverse) factor = quotient(entry, pivot);
         a[i][k] = zero<T>();
 #pragma unroll
         for (int j = 0; j < N; ++j) a[i][j] = mul_sub(a[i][j], factor, a[k][j]);
       }
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const T entry = a[k][j];
+      a[k][j] = mul(entry, inverse);
+      if (!by_inverse) a[k][j] = quotient(entry, pivot);
     }
   }
   // The inverse of P A has its columns permuted: undo the swaps from the last to the first.
@@ -126,12 +135,22 @@ template <typename T, int N>
       const T pivot = simd_shuffle(retired, pivot_lane);
       failed = is_zero(pivot) && failed == 0 ? int(k) + 1 : failed;
       const T inverse = quotient(one<T>(), pivot);
-      const T factor = mul(retired, inverse);
+      const bool by_inverse = has_inverse(pivot);
+      T factor = mul(retired, inverse);
+      if (!by_inverse) factor = quotient(retired, pivot);
       retired = chosen ? inverse : zero<T>() - factor;
 #pragma unroll
       for (int j = 1; j < N; ++j) {
         const T u = simd_shuffle(a[j], pivot_lane);
-        a[j - 1] = chosen ? mul(u, inverse) : mul_sub(a[j], factor, u);
+        a[j - 1] = mul_sub(a[j], chosen ? zero<T>() : factor, u);
+      }
+      if (chosen) {
+#pragma unroll
+        for (int j = 0; j < N - 1; ++j) {
+          const T entry = a[j];
+          a[j] = mul(entry, inverse);
+          if (!by_inverse) a[j] = quotient(entry, pivot);
+        }
       }
     } else {
 #pragma unroll

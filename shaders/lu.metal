@@ -459,7 +459,7 @@ template <typename T, int ROWS, int WIDTH>
   constexpr uint PANEL = 32;
   // From one row of a thread to its next: with several rows a thread the group has this size.
   constexpr uint STEP = 512;
-  constexpr int MOVED = 8;
+  constexpr int MOVED = ROWS > 8 ? 64 / ROWS : 8;
   THREADGROUP_ARRAY(real_t<T>, weights, 32);
   THREADGROUP_ARRAY(uint, positions, 32);
   THREADGROUP_ARRAY(T, top, WIDTH);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -177,6 +178,7 @@ def flattened(matrices: torch.Tensor) -> torch.Tensor:
     if matrices.is_neg():
         matrices = matrices.resolve_neg()
     if matrices.dim() != 3:
-        matrices = matrices.reshape(-1, *matrices.shape[-2:])
+        *batch, m, n = matrices.shape
+        matrices = matrices.reshape(math.prod(batch), m, n)
     _, row, column = matrices.stride()
     return matrices.contiguous() if max(row, column) > MAX_STRIDE else matrices
