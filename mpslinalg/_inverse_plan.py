@@ -44,11 +44,12 @@ def inv(A: Tensor) -> tuple[Tensor, Tensor]:
         )  # fmt: skip
     else:
         LU, pivots, info = _lu_plan.lu_factor(A, True)
-        identity = empty((batch, n, n), A)
-        kernel("inverse", "inverse_identity", scalar(A.dtype))(
-            identity, n, threads=(n, n, batch), group=(32, 1, 1)
+        permutation = _lu_plan.row_permutation(pivots, n)
+        solution = flattened(X)
+        kernel("inverse", "inverse_start", scalar(A.dtype))(
+            permutation, solution, n, threads=(n, n, batch), group=(64, 1, 1)
         )
-        X = _lu_plan.lu_solve(LU, pivots, identity.reshape(A.shape), 0)
+        _lu_plan.solve_triangles(flattened(LU), solution, transposed=False, conjugated=False)
     return X, info
 
 

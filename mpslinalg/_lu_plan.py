@@ -108,7 +108,9 @@ def _factor_blocked(LU: Tensor, pivots: Tensor, info: Tensor, pivot: bool) -> No
         if chunks != 0:
             swap(LU, pivots, m, n, first, last, threads=(128 * chunks, batch), group=(128, 1))
         if last < m and last < n:
-            subtract_product(LU[:, last:, last:], LU[:, last:, first:last], LU[:, first:last, last:])
+            subtract_product(
+                LU[:, last:, last:], LU[:, last:, first:last], LU[:, first:last, last:]
+            )
 
 
 def _panel_shape(LU: Tensor, first: int) -> tuple[int, int, int]:
@@ -122,18 +124,14 @@ def _panel_shape(LU: Tensor, first: int) -> tuple[int, int, int]:
     return rows, width, _whole_simdgroups(height) if rows == 1 else MAX_THREADS
 
 
-def _panel(
-    LU: Tensor, pivots: Tensor, info: Tensor, first: int, last: int, pivot: bool
-) -> None:
+def _panel(LU: Tensor, pivots: Tensor, info: Tensor, first: int, last: int, pivot: bool) -> None:
     batch, m, n = LU.shape
     rows, width, threads = _panel_shape(LU, first)
     if rows * threads >= m - first:
         panel = kernel("lu", "lu_panel", scalar(LU.dtype), rows, width)
     else:
         panel = kernel("lu", "lu_streamed", scalar(LU.dtype))
-    panel(
-        LU, pivots, info, m, n, first, last, pivot, threads=(threads * batch,), group=(threads,)
-    )
+    panel(LU, pivots, info, m, n, first, last, pivot, threads=(threads * batch,), group=(threads,))
 
 
 def _lu_factor_fake(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,20 +164,21 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
             threads=(32 * -(-k // width), -(-batch // teams)), group=(32, 1),
         )  # fmt: skip
     else:
-        permutation = _permutation(swaps, n)
+        permutation = row_permutation(swaps, n)
         solution = flattened(X)
         if transposed:
             solution.copy_(right)
-            _solve_triangles(factors.mT, solution, True, conjugated)
+            solve_triangles(factors.mT, solution, True, conjugated)
             right = solution.clone()
             _permute(right, permutation, solution, inverse=True)
         else:
             _permute(right, permutation, solution, inverse=False)
-            _solve_triangles(factors, solution, False, conjugated)
+            solve_triangles(factors, solution, False, conjugated)
     return X
 
 
-def _solve_triangles(factors: Tensor, X: Tensor, transposed: bool, conjugated: bool) -> None:
+def solve_triangles(factors: Tensor, X: Tensor, transposed: bool, conjugated: bool) -> None:
+    """X := (L U)^-1 X, or with the transposed factors, in place."""
     # L has the unit diagonal: it is solved first in A, last in A^T.
     solve_in_place(factors, X, lower=True, unit=not transposed, conjugated=conjugated)
     solve_in_place(factors, X, lower=False, unit=transposed, conjugated=conjugated)
@@ -192,8 +191,9 @@ def _swaps(pivots: Tensor) -> Tensor:
     return swaps if swaps.stride(-1) == 1 else swaps.contiguous()
 
 
-def _permutation(pivots: Tensor, m: int) -> Tensor:
-    swaps = pivots.contiguous()
+def row_permutation(pivots: Tensor, m: int) -> Tensor:
+    """(batch, m): the row of A that pivoting moved to each row, from 0."""
+    swaps = _swaps(pivots).contiguous()
     batch, count = swaps.shape
     permutation = empty((batch, m), swaps, row_major=True)
     kernel("lu", "lu_permutation", "int")(
@@ -249,7 +249,7 @@ def lu_unpack(
             threads=(n, m, factors.shape[0]), group=(32, 1, 1),
         )  # fmt: skip
     if unpack_pivots and P.numel() != 0:
-        permutation = _permutation(_swaps(pivots), m)
+        permutation = row_permutation(pivots, m)
         kernel("lu", "lu_permutation_matrix", scalar(LU.dtype))(
             permutation, P, m, threads=(m, m, permutation.shape[0]), group=(32, 1, 1)
         )

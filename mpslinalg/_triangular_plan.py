@@ -52,7 +52,7 @@ def _solve_rows(
         return
     middle = first + -(-(end - first) // ROWS) // 2 * ROWS
     top, bottom = (first, middle), (middle, end)
-    for solved, updated in (((top, bottom),) if lower else ((bottom, top),)):
+    for solved, updated in ((top, bottom),) if lower else ((bottom, top),):
         _solve_rows(A, X, *solved, lower, unit, conjugated)
         off_diagonal = A[:, slice(*updated), slice(*solved)]
         subtract_product(

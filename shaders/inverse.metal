@@ -17,7 +17,8 @@ template <typename T, int N> inline int invert(thread T (&a)[N][N]) {
     const T inverse = quotient(one<T>(), pivot);
     const bool by_inverse = has_inverse(pivot);
     a[k][k] = one<T>();
-    // The pivot's row is scaled last: scaled first it may leave the range where its products do not.
+    // The pivot's row is scaled last: scaled first it may leave the range where its products do
+    // not.
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       if (i != k) {
@@ -89,9 +90,9 @@ template <typename T, int N>
   store_packed<T, N>(a, X + ulong(first) * (N * N), count, lane, tile);
 }
 
-// N lanes invert one n x n matrix, n <= N, in place by Gauss-Jordan elimination: a lane owns a row in
-// registers and rows are swapped in name only. A simdgroup holds 32 / N matrices.
-// A has any strides; X is column-major. info: the first zero pivot, from 1, else 0.
+// N lanes invert one n x n matrix, n <= N, in place by Gauss-Jordan elimination: a lane owns a row
+// in registers and rows are swapped in name only. A simdgroup holds 32 / N matrices. A has any
+// strides; X is column-major. info: the first zero pivot, from 1, else 0.
 template <typename T, int N>
 [[max_total_threads_per_threadgroup(64)]] kernel void inverse_simd(
     device const T* A [[buffer(0)]],
@@ -168,11 +169,14 @@ template <typename T, int N>
   }
 }
 
-// One thread per entry of a batch of identity matrices.
+// One thread per entry: X = P^T, whose row i is that of the identity which pivoting moved to row i.
 template <typename T>
-kernel void inverse_identity(
-    device T* X [[buffer(0)]],
-    constant uint& n [[buffer(1)]],
+kernel void inverse_start(
+    device const int* permutation [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    constant uint& n [[buffer(2)]],
     uint3 id [[thread_position_in_grid]]) {
-  X[(ulong(id.z) * n + id.y) * n + id.x] = id.x == id.y ? one<T>() : zero<T>();
+  const ulong matrix = ulong(id.z);
+  const bool moved = permutation[matrix * n + id.x] == int(id.y);
+  X[(matrix * n + id.y) * n + id.x] = moved ? one<T>() : zero<T>();
 }

@@ -210,8 +210,7 @@ inline void lu_panel_steps(
         const bool open = position[r] >= pivot && position[r] < panel.m;
         const bool eligible = open && (panel.pivoting != 0 || position[r] == pivot);
         const real_t<T> candidate = eligible ? pivot_weight(a[r][0]) : real_t<T>(-1);
-        const bool better =
-            candidate > weight || (candidate == weight && position[r] < chosen);
+        const bool better = candidate > weight || (candidate == weight && position[r] < chosen);
         weight = better ? candidate : weight;
         chosen = better ? position[r] : chosen;
       }
@@ -315,8 +314,8 @@ template <typename T, int ROWS, int WIDTH>
         from += m;
       }
     }
-    Panel<T> panel = {weights, positions, top, swaps, m, begin, width,
-                      threads / 32, tid, lane, simd, pivoting, failed};
+    Panel<T> panel = {weights,      positions, top,  swaps, m,        begin, width,
+                      threads / 32, tid,       lane, simd,  pivoting, failed};
     lu_panel_steps<T, ROWS, WIDTH, WIDTH>(a, position, panel);
     failed = panel.failed;
 #pragma unroll
@@ -426,7 +425,8 @@ template <typename T, int ROWS, int WIDTH>
         for (uint e = tid; e < uint(WIDTH * BATCH); e += threads) {
           const uint i = e % uint(WIDTH);
           const uint which = begin_column + e / uint(WIDTH);
-          if (i < width && which < count) right[ulong(which) * m + begin + i] = tile[which * STRIDE + i];
+          if (i < width && which < count)
+            right[ulong(which) * m + begin + i] = tile[which * STRIDE + i];
         }
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -436,11 +436,11 @@ template <typename T, int ROWS, int WIDTH>
   if (tid == 0) info[group] = failed;
 }
 
-// One threadgroup factors the columns [first, last) of a matrix below row `first`, at most 32 of them,
-// in sub-panels of WIDTH; a thread keeps ROWS rows of a sub-panel in registers, and there are at
-// most ROWS times the threads. Rows stay where they are until the end: a sub-panel first catches up
-// with those before it. LU is column-major, in place; other columns are not touched.
-// info: set when a pivot is zero and none was before.
+// One threadgroup factors the columns [first, last) of a matrix below row `first`, at most 32 of
+// them, in sub-panels of WIDTH; a thread keeps ROWS rows of a sub-panel in registers, and there are
+// at most ROWS times the threads. Rows stay where they are until the end: a sub-panel first catches
+// up with those before it. LU is column-major, in place; other columns are not touched. info: set
+// when a pivot is zero and none was before.
 template <typename T, int ROWS, int WIDTH>
 [[max_total_threads_per_threadgroup(512)]] kernel void lu_panel(
     device T* LU [[buffer(0)]],
@@ -532,8 +532,8 @@ template <typename T, int ROWS, int WIDTH>
         }
       }
     }
-    Panel<T> panel = {weights, positions, top, swaps + before, m, begin, width,
-                      threads / 32, tid, lane, simd, pivoting, failed};
+    Panel<T> panel = {weights,      positions, top,  swaps + before, m,        begin, width,
+                      threads / 32, tid,       lane, simd,           pivoting, failed};
     lu_panel_steps<T, ROWS, WIDTH, WIDTH>(a, position, panel);
     failed = panel.failed;
 #pragma unroll
@@ -763,7 +763,8 @@ kernel void lu_permute(
   const uint from = inverse != 0 ? id.x : moved;
   const uint to = inverse != 0 ? moved : id.x;
   X[(matrix * columns + id.y) * n + to] =
-      B[long(id.z) * batch_stride + long(from) * long(row_stride) + long(id.y) * long(column_stride)];
+      B[long(id.z) * batch_stride + long(from) * long(row_stride) +
+        long(id.y) * long(column_stride)];
 }
 
 // One thread solves for one column: op(A) x = b, A = P L U of N x N in device memory.
@@ -916,12 +917,7 @@ template <typename T> struct Determinant {
 // Times the pivots first, first + step, ... of n, and their signs.
 template <typename T>
 inline Determinant<T> multiply_pivots(
-    device const T* diagonal,
-    device const int* swaps,
-    uint first,
-    uint step,
-    uint n,
-    long stride) {
+    device const T* diagonal, device const int* swaps, uint first, uint step, uint n, long stride) {
   Determinant<T> det = {one<T>(), 0};
   for (uint i = first; i < n; i += step) {
     const T pivot = normalized(diagonal[long(i) * stride], det.exponent);
@@ -933,11 +929,7 @@ inline Determinant<T> multiply_pivots(
 
 template <typename T>
 inline void store_determinant(
-    Determinant<T> value,
-    uint matrix,
-    device T* det,
-    device T* sign,
-    device real_t<T>* logabsdet) {
+    Determinant<T> value, uint matrix, device T* det, device T* sign, device real_t<T>* logabsdet) {
   typedef real_t<T> R;
   det[matrix] = scale(value.mantissa, value.exponent);
   sign[matrix] = direction(value.mantissa);

@@ -80,8 +80,8 @@ template <typename T> inline T quotient(T a, T b) {
   }
 }
 
-// Whether 1 / b is far from overflow and from the denormals that Apple GPUs flush, so that a / b may
-// be formed as a times it. The bounds are powers of two well inside float32's range.
+// Whether 1 / b is far from overflow and from the denormals that Apple GPUs flush, so that a / b
+// may be formed as a times it. The bounds are powers of two well inside float32's range.
 template <typename T> inline bool has_inverse(T b) {
   const real_t<T> size = cabs1(b);
   return size > real_t<T>(0x1p-100f) && size < real_t<T>(0x1p100f);

@@ -1,6 +1,7 @@
 // Small matrices in one thread's registers. All indices are constants once the loops are unrolled.
 
-// Swaps are made of selects: a branch here would part the threads of a simdgroup, and mislead a CPU.
+// Swaps are made of selects: a branch here would part the threads of a simdgroup, and mislead a
+// CPU.
 template <typename T, int N> inline void swap_rows(thread T (&a)[N][N], int k, uint other) {
 #pragma unroll
   for (int i = k + 1; i < N; ++i) {
@@ -15,7 +16,8 @@ template <typename T, int N> inline void swap_rows(thread T (&a)[N][N], int k, u
 }
 
 // The row at or below k whose entry in column k weighs most; k itself without pivoting.
-template <typename T, int N> inline uint pivot_row(thread const T (&a)[N][N], int k, bool pivoting) {
+template <typename T, int N>
+inline uint pivot_row(thread const T (&a)[N][N], int k, bool pivoting) {
   uint row = uint(k);
   real_t<T> best = pivot_weight(a[k][k]);
 #pragma unroll
@@ -82,8 +84,7 @@ template <int N> inline constexpr int slot(int c) {
 
 // The steps of substitute() from N - ACTIVE on. At entry 0 stands the next unknown.
 template <typename T, int N, int ACTIVE, bool LOWER>
-inline void substitution_steps(
-    thread T (&x)[N], threadgroup const T* m, uint size, bool unit) {
+inline void substitution_steps(thread T (&x)[N], threadgroup const T* m, uint size, bool unit) {
   constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
 #pragma unroll(1)
   for (int step = 0; step < STEPS; ++step) {
@@ -121,8 +122,8 @@ template <typename T, int WIDTH> inline constexpr uint tile_stride() {
   return 2 * WIDTH + (sizeof(T) < 16 ? 16 / sizeof(T) : 1);
 }
 
-// Swaps the rows of `count` columns as the tables say, and where `solve` holds puts L11^-1 times the
-// block's rows in their place. `tile` keeps them by columns, zero where an entry is unused. All
+// Swaps the rows of `count` columns as the tables say, and where `solve` holds puts L11^-1 times
+// the block's rows in their place. `tile` keeps them by columns, zero where an entry is unused. All
 // threads of the group call it.
 template <typename T, int WIDTH, int COLUMNS>
 inline void swap_columns(
@@ -197,8 +198,8 @@ template <typename T, int N> inline void swap_columns_of(thread T (&a)[N][N], in
   for (int i = 0; i < N; ++i) swap_entries<T, N>(a[i], k, other);
 }
 
-// A lane's matrix of the `count` <= 32 that lie at A without a gap: the lanes read along memory into
-// `tile`, 32 matrices of N * N + 1. Lanes from `count` on get nothing.
+// A lane's matrix of the `count` <= 32 that lie at A without a gap: the lanes read along memory
+// into `tile`, 32 matrices of N * N + 1. Lanes from `count` on get nothing.
 template <typename T, int N>
 inline void load_packed(
     thread T (&a)[N][N],
@@ -245,8 +246,8 @@ inline void store_packed(
   }
 }
 
-// A lane's row of an m x n matrix, zero outside it. Where rows lie along memory the lanes first read
-// along them into `tile`, N rows of N + 1. `place` is the lane's place in its team of N lanes.
+// A lane's row of an m x n matrix, zero outside it. Where rows lie along memory the lanes first
+// read along them into `tile`, N rows of N + 1. `place` is the lane's place in its team of N lanes.
 template <typename T, int N>
 inline void load_row(
     thread T (&a)[N],

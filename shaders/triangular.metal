@@ -39,8 +39,8 @@ inline void store_columns(
   simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 }
 
-// Block (i, j) of op(A) into `tile` by columns, zero outside it. Of a diagonal block only the triangle
-// is read, without its diagonal where that is unit.
+// Block (i, j) of op(A) into `tile` by columns, zero outside it. Of a diagonal block only the
+// triangle is read, without its diagonal where that is unit.
 template <typename T, int N>
 inline void load_block(
     device const T* A,
@@ -199,8 +199,8 @@ template <typename T, int K>
     const uint begin = lower != 0 ? first + size : 0u;
     const uint end = lower != 0 ? n : first;
     for (uint row = begin + tid; row < end; row += threads) {
-      device const T* from = matrix + long(row) * long(row_stride) +
-          long(first) * long(column_stride);
+      device const T* from =
+          matrix + long(row) * long(row_stride) + long(first) * long(column_stride);
       T sum[K];
 #pragma unroll
       for (int c = 0; c < K; ++c) sum[c] = own[uint(c) * n + row];

@@ -47,7 +47,9 @@ def _core() -> Any:
             "pip install 'mpslinalg[cuda]'"
         ) from error
     names = ("ObjectCode", "Program", "ProgramOptions")
-    return SimpleNamespace(version=core.__version__, **{name: getattr(core, name) for name in names})
+    return SimpleNamespace(
+        version=core.__version__, **{name: getattr(core, name) for name in names}
+    )
 
 
 @functools.cache
@@ -58,7 +60,7 @@ def _launch_function() -> Callable[..., int]:
     pointer, count = ctypes.c_void_p, ctypes.c_uint
     function.argtypes = [pointer, *[count] * 7, pointer, pointer, pointer]
     function.restype = ctypes.c_int
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 # What the entry gets besides the arguments: threads along each axis, groups along two.
@@ -163,7 +165,10 @@ class _CudaLauncher:
 
         def build(target: Path) -> None:
             options = core.ProgramOptions(
-                std="c++17", arch=arch, device_as_default_execution_space=True, disable_warnings=True
+                std="c++17",
+                arch=arch,
+                device_as_default_execution_space=True,
+                disable_warnings=True,
             )
             try:
                 code = core.Program(text, code_type="c++", options=options).compile("cubin")
@@ -224,7 +229,9 @@ class _CudaLauncher:
         stream = torch._C._cuda_getCurrentRawStream(device)
         code = _launch_function()(function, *self._grid, stream, self._pointers, None)
         if code != 0:
-            raise RuntimeError(f"mpslinalg: {self._what}: cuLaunchKernel failed with CUDA error {code}")
+            raise RuntimeError(
+                f"mpslinalg: {self._what}: cuLaunchKernel failed with CUDA error {code}"
+            )
 
 
 class CudaEngine:

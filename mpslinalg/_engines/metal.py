@@ -28,7 +28,8 @@ def host_name(name: str, template: tuple[str, ...]) -> str:
 def instantiation(name: str, template: tuple[str, ...]) -> str:
     """The line that makes one variant of a kernel template exist."""
     variant = f"{name}<{', '.join(template)}>"
-    return f'template [[host_name("{host_name(name, template)}")]] [[kernel]] decltype({variant}) {variant};\n'
+    host = f'[[host_name("{host_name(name, template)}")]]'
+    return f"template {host} [[kernel]] decltype({variant}) {variant};\n"
 
 
 def library_text(shader: str, *variants: tuple[str, tuple[str, ...]]) -> str:
@@ -65,8 +66,8 @@ class MetalEngine:
             library = torch.mps.compile_shader(text)
         except (SyntaxError, RuntimeError) as error:
             raise ShaderError(
-                f"mpslinalg: {shader}.metal: {name}<{', '.join(template)}> does not compile for Metal "
-                f"(torch {torch.__version__}); please report it with this text:\n{error}"
+                f"mpslinalg: {shader}.metal: {name}<{', '.join(template)}> does not compile "
+                f"for Metal (torch {torch.__version__}); please report it with this text:\n{error}"
             ) from error
         casts = {
             position: _CASTS[argument.type]

@@ -191,7 +191,9 @@ def _split(parameters: str) -> list[str]:
 def closing_types(signature: Signature, template: tuple[str, ...]) -> str:
     """The template parameters as names a C++ wrapper body can use: `typedef float T;` and so on."""
     return " ".join(
-        f"typedef {argument} {name};" if kind == "typename" else f"constexpr {kind} {name} = {argument};"
+        f"typedef {argument} {name};"
+        if kind == "typename"
+        else f"constexpr {kind} {name} = {argument};"
         for (kind, name), argument in zip(signature.template, template, strict=True)
     )
 
