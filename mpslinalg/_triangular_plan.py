@@ -11,18 +11,18 @@ from mpslinalg._products import subtract_product
 
 # Rows that one launch solves; beyond, products take over from one thread a column.
 ROWS = 128
-# Right-hand sides up to which all threads of a group share the rows instead of the columns.
+# Right-hand sides up to which all threads of a group share the rows instead of the columns, and
+# the rows that one such launch solves: each thread then has one.
 FEW = 4
-MAX_THREADS = 512
+FEW_ROWS = 512
 # Bytes of a block's column: what a thread keeps of a right-hand side in registers.
 BLOCK_BYTES = 256
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a word for `which`."""
-    if k <= FEW:
-        return "triangular_few"
-    return "triangular_solve" if n <= ROWS else f"triangular_solve in parts of {ROWS}, matmul"
+    name, rows = ("triangular_few", FEW_ROWS) if k <= FEW else ("triangular_solve", ROWS)
+    return name if n <= rows else f"{name} in parts of {rows}, matmul"
 
 
 def solve_in_place(A: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bool) -> None:
@@ -31,26 +31,17 @@ def solve_in_place(A: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bo
     `A` is op(A) but for the conjugation; `lower` is of op(A). The blocked recursion turns all but
     the diagonal blocks into products.
     """
-    batch, n, k = X.shape
-    row, column, step = strides(A)
-    # Across memory a row a thread would read as much again for every entry.
-    if k <= FEW and row <= column:
-        threads = min(-(-n // 32) * 32, MAX_THREADS)
-        kernel("triangular", "triangular_few", scalar(A.dtype), k)(
-            A, X, n, row, column, step, lower, unit, conjugated,
-            threads=(threads * batch,), group=(threads,),
-        )  # fmt: skip
-    else:
-        _solve_rows(A, X, 0, n, lower, unit, conjugated)
+    _solve_rows(A, X, 0, A.shape[-1], lower, unit, conjugated)
 
 
 def _solve_rows(
     A: Tensor, X: Tensor, first: int, end: int, lower: bool, unit: bool, conjugated: bool
 ) -> None:
-    if end - first <= ROWS:
+    rows = FEW_ROWS if _few(A, X) else ROWS
+    if end - first <= rows:
         _solve_part(A, X, first, end, lower, unit, conjugated)
         return
-    middle = first + -(-(end - first) // ROWS) // 2 * ROWS
+    middle = first + -(-(end - first) // rows) // 2 * rows
     top, bottom = (first, middle), (middle, end)
     for solved, updated in ((top, bottom),) if lower else ((bottom, top),):
         _solve_rows(A, X, *solved, lower, unit, conjugated)
@@ -67,11 +58,23 @@ def _solve_part(
     A: Tensor, X: Tensor, first: int, end: int, lower: bool, unit: bool, conjugated: bool
 ) -> None:
     batch, n, k = X.shape
-    block = min(BLOCK_BYTES // A.element_size(), 32)
-    kernel("triangular", "triangular_solve", scalar(A.dtype), block)(
-        A, X, n, k, first, end, *strides(A), lower, unit, conjugated,
-        threads=(32 * -(-k // 32), batch), group=(32, 1),
-    )  # fmt: skip
+    sizes = (first, end, *strides(A), lower, unit, conjugated)
+    if _few(A, X):
+        threads = -(-(end - first) // 32) * 32
+        kernel("triangular", "triangular_few", scalar(A.dtype), k)(
+            A, X, n, *sizes, threads=(threads * batch,), group=(threads,)
+        )
+    else:
+        block = min(BLOCK_BYTES // A.element_size(), 32)
+        kernel("triangular", "triangular_solve", scalar(A.dtype), block)(
+            A, X, n, k, *sizes, threads=(32 * -(-k // 32), batch), group=(32, 1)
+        )
+
+
+def _few(A: Tensor, X: Tensor) -> bool:
+    row, column, _ = strides(A)
+    # Across memory a row a thread would read as much again for every entry.
+    return X.shape[-1] <= FEW and row <= column
 
 
 def solve_triangular(A: Tensor, B: Tensor, upper: bool, unitriangular: bool, trans: int) -> Tensor:

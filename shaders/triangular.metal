@@ -136,7 +136,7 @@ template <typename T, int N>
   }
 }
 
-// One threadgroup solves op(M) x = b in place for K columns and any number of rows: 32 rows by one
+// One threadgroup solves op(M) x = b in place for K columns and rows first .. end: 32 rows by one
 // simdgroup, a row a lane; then all threads take them out of the rows that are left, a row each.
 // Meant for columns of op(A) along memory. Flags and storage as above.
 template <typename T, int K>
@@ -144,12 +144,14 @@ template <typename T, int K>
     device const T* A [[buffer(0)]],
     device T* X [[buffer(1)]],
     constant uint& n [[buffer(2)]],
-    constant uint& row_stride [[buffer(3)]],
-    constant uint& column_stride [[buffer(4)]],
-    constant long& batch_stride [[buffer(5)]],
-    constant uint& lower [[buffer(6)]],
-    constant uint& unit [[buffer(7)]],
-    constant uint& conjugated [[buffer(8)]],
+    constant uint& first [[buffer(3)]],
+    constant uint& end [[buffer(4)]],
+    constant uint& row_stride [[buffer(5)]],
+    constant uint& column_stride [[buffer(6)]],
+    constant long& batch_stride [[buffer(7)]],
+    constant uint& lower [[buffer(8)]],
+    constant uint& unit [[buffer(9)]],
+    constant uint& conjugated [[buffer(10)]],
     uint group [[threadgroup_position_in_grid]],
     uint threads [[threads_per_threadgroup]],
     uint tid [[thread_index_in_threadgroup]],
@@ -159,17 +161,17 @@ template <typename T, int K>
   THREADGROUP_ARRAY(T, block, 32 * 32);
   device const T* matrix = A + long(group) * batch_stride;
   device T* own = X + ulong(group) * n * K;
-  const uint blocks = (n + 31) / 32;
+  const uint blocks = (end - first + 31) / 32;
   for (uint step = 0; step < blocks; ++step) {
-    const uint first = (lower != 0 ? step : blocks - 1 - step) * 32;
-    const uint size = min(32u, n - first);
+    const uint top = first + (lower != 0 ? step : blocks - 1 - step) * 32;
+    const uint size = min(32u, end - top);
     for (uint e = tid; e < 32 * 32; e += threads) {
       const uint i = e % 32;
       const uint j = e / 32;
       const bool triangle = lower != 0 ? i > j : i < j;
       T entry = i == j ? one<T>() : zero<T>();
       if (i < size && j < size && (triangle || (i == j && unit == 0))) {
-        entry = matrix[long(first + i) * long(row_stride) + long(first + j) * long(column_stride)];
+        entry = matrix[long(top + i) * long(row_stride) + long(top + j) * long(column_stride)];
       }
       block[e] = conjugated != 0 ? conj(entry) : entry;
     }
@@ -177,7 +179,7 @@ template <typename T, int K>
     if (simd == 0) {
       T x[K];
 #pragma unroll
-      for (int c = 0; c < K; ++c) x[c] = lane < size ? own[uint(c) * n + first + lane] : zero<T>();
+      for (int c = 0; c < K; ++c) x[c] = lane < size ? own[uint(c) * n + top + lane] : zero<T>();
 #pragma unroll(2)
       for (uint e = 0; e < 32; ++e) {
         const uint j = lower != 0 ? e : 31 - e;
@@ -192,15 +194,15 @@ template <typename T, int K>
 #pragma unroll
       for (int c = 0; c < K; ++c) {
         known[uint(c) * 32 + lane] = x[c];
-        if (lane < size) own[uint(c) * n + first + lane] = x[c];
+        if (lane < size) own[uint(c) * n + top + lane] = x[c];
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint begin = lower != 0 ? first + size : 0u;
-    const uint end = lower != 0 ? n : first;
-    for (uint row = begin + tid; row < end; row += threads) {
+    const uint begin = lower != 0 ? top + size : first;
+    const uint stop = lower != 0 ? end : top;
+    for (uint row = begin + tid; row < stop; row += threads) {
       device const T* from =
-          matrix + long(row) * long(row_stride) + long(first) * long(column_stride);
+          matrix + long(row) * long(row_stride) + long(top) * long(column_stride);
       T sum[K];
 #pragma unroll
       for (int c = 0; c < K; ++c) sum[c] = own[uint(c) * n + row];

@@ -64,7 +64,10 @@ def solve(A: Tensor, B: Tensor, upper: bool, unit: bool, trans: Trans, device: s
 @pytest.mark.parametrize(("dtype", "n"), ORDERS, ids=name)
 def test_solve(dtype: torch.dtype, n: int, upper: bool, unit: bool, device: str) -> None:
     A = triangles(n, dtype, upper, unit)
-    stored = with_other_triangle(A, upper, unit, torch.nan).mT.contiguous().mT
+    stored = with_other_triangle(A, upper, unit, torch.nan)
+    if not upper:
+        # Column-major: each way to store A has its kernel for few columns.
+        stored = stored.mT.contiguous().mT
     # Few columns share a threadgroup, many are taken 32 at a time.
     counts = (1, 2, 3, 4, 5, 32, 33) if n <= 33 else (1, 4, 5, 33)
     X_true = testing.random((len(A), n, sum(counts)), dtype, seed=2)
