@@ -47,7 +47,11 @@ def _batch_first(arg: Any, dim: int | None, size: int) -> Any:
 
 def broadcast(*tensors: tuple[Tensor, int]) -> tuple[Tensor, ...]:
     """Expand tensors to their common batch; each comes with its number of trailing dimensions."""
-    batch = torch.broadcast_shapes(*(t.shape[: t.dim() - d] for t, d in tensors))  # type: ignore[no-untyped-call]
+    batches = [t.shape[: t.dim() - d] for t, d in tensors]
+    # Mostly there is nothing to do, and torch.broadcast_shapes takes 20 us to find out.
+    if all(batch == batches[0] for batch in batches):
+        return tuple(t for t, _ in tensors)
+    batch = torch.broadcast_shapes(*batches)  # type: ignore[no-untyped-call]
     return tuple(t.expand(*batch, *t.shape[t.dim() - d :]) for t, d in tensors)
 
 

@@ -188,7 +188,8 @@ template <typename T, int K>
         for (int c = 0; c < K; ++c) {
           T solved = simd_shuffle(x[c], ushort(j));
           if (unit == 0) solved = quotient(solved, block[j * 33]);
-          x[c] = lane == j ? solved : mul_sub(x[c], entry, solved);
+          const bool open = lower != 0 ? lane > j : lane < j;
+          x[c] = lane == j ? solved : (open ? mul_sub(x[c], entry, solved) : x[c]);
         }
       }
 #pragma unroll
