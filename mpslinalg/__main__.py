@@ -9,6 +9,15 @@ import torch
 from rich.console import Console
 
 from mpslinalg import _bench, _bench_table, _demo, _doctor
+from mpslinalg._engines import ShaderError
+
+
+def _target(text: str) -> Path:
+    """A file to write, refused before the work that fills it."""
+    path = Path(text)
+    if not text or path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"cannot write a file {text!r}")
+    return path
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -21,8 +30,8 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", parents=[device], help="real studies, checked against SciPy")
     demo.add_argument("--case", choices=list(_demo.CASES), help="default: all")
-    demo.add_argument("--json", type=Path, metavar="FILE", help="write the numbers")
-    demo.add_argument("--plot", type=Path, metavar="FILE", help="draw the results (matplotlib)")
+    demo.add_argument("--json", type=_target, metavar="FILE", help="write the numbers")
+    demo.add_argument("--plot", type=_target, metavar="FILE", help="draw the results (matplotlib)")
 
     commands.add_parser("doctor", parents=[device], help="check this machine; for bug reports")
 
@@ -36,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--dtype", choices=list(_bench.DTYPES), action="append", help="repeatable")
     bench.add_argument("--quick", action="store_true", help="small batches, as fits a CPU")
-    bench.add_argument("--json", type=Path, metavar="FILE", help="write the numbers")
+    bench.add_argument("--json", type=_target, metavar="FILE", help="write the numbers")
     return parser
 
 
@@ -51,7 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"torch {torch.__version__} has no {device.type} device here")
     if options.command == "demo":
         names = [options.case] if options.case else list(_demo.CASES)
-        return _demo.run(names, device, console, options.json, options.plot)
+        try:
+            return _demo.run(names, device, console, options.json, options.plot)
+        except ShaderError as error:
+            print(error, file=sys.stderr)
+            return 1
     dtypes = options.dtype or _bench.DEFAULT_DTYPES
     if device.type == "mps" and {"float64", "complex128"} & set(dtypes):
         parser.error("an Apple GPU has no double precision")

@@ -4,12 +4,14 @@ A public function asks cheap questions; when an answer is no, `refuse` replays t
 which raises what it raises for that input. So the words are torch's, of the installed version.
 """
 
+import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
+HALVES = (torch.float16, torch.bfloat16)
 DTYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
 
 
@@ -53,6 +55,15 @@ def out(given: Any, inputs: tuple[Tensor, ...], *dtypes: torch.dtype) -> bool:
     )
 
 
+def errors(info: Tensor, name: str, is_matrix: bool) -> None:
+    """Raise torch's LinAlgError for the first matrix with info > 0; reads the device."""
+    plain = info.is_cpu and type(info) is Tensor and not torch.compiler.is_compiling()
+    # torch's search starts its threads, which then spin beside those of the next kernel.
+    if plain and not torch._C._are_functorch_transforms_active() and not info.numpy().any():
+        return
+    torch._linalg_check_errors(info, name, is_matrix=is_matrix)
+
+
 def same_device(method: str, **tensors: Any) -> None:
     """Raise what torch raises on a GPU for tensors of several devices; on a CPU it may crash."""
     device = None
@@ -69,20 +80,38 @@ def same_device(method: str, **tensors: Any) -> None:
                 )
 
 
-def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: Any) -> NoReturn:
+def flags(*values: Any) -> bool:
+    """Whether all are bool: torch takes nothing else for a flag."""
+    return all(type(value) is bool for value in values)
+
+
+def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: Any) -> Any:
     """Raise torch's error for bad arguments of a torch function.
 
     Torch sees CPU tensors of the same shapes and dtypes, and it reads none: what is wrong with
-    them it finds before the first element.
+    them it finds before the first element. Within autocast the only fault may be a half precision
+    that torch would cast away: then the result is that of the cast arguments.
     """
+    if _low_precision(args):
+        cast = (a.float() if isinstance(a, Tensor) and a.dtype in HALVES else a for a in args)
+        ours = getattr(sys.modules["mpslinalg"], function.__name__.removeprefix("linalg_"))
+        return ours(*cast, out=out, **kwargs)
     if isinstance(out, (tuple, list)):
         out = tuple(map(_empty, out))
-    function(*map(_ones, args), out=_empty(out), **kwargs)
+    if kwargs.get("pivot") is False:
+        kwargs["pivot"] = True  # on the CPU torch has no other LU, and would say so first
+    with torch.autocast("cpu", enabled=False):
+        function(*map(_ones, args), out=_empty(out), **kwargs)
     given = ", ".join(f"{a.dtype} {list(a.shape)}" for a in args if isinstance(a, Tensor))
     raise RuntimeError(
         f"{function.__name__}: the kernels take matrices of float32, float64, complex64 or "
         f"complex128, but got {given}; mpslinalg.use('torch') runs torch instead"
     )
+
+
+def _low_precision(args: tuple[Any, ...]) -> bool:
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    return any(t.dtype in HALVES and torch.is_autocast_enabled(t.device.type) for t in tensors)
 
 
 def _ones(arg: Any) -> Any:

@@ -140,11 +140,12 @@ def det(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     Giles (2008).
     """
     if not _route.kernels("det", A):
-        result: Tensor = torch.linalg.det(A, out=out)
+        result: Tensor = torch.linalg.det(A) if out is None else torch.linalg.det(A, out=out)
         return result
     _check.same_device("linalg_det", A=A, out=out)
     if not (_check.square(A) and _check.out(out, (A,), A.dtype)):
-        _check.refuse(torch.linalg.det, A, out=out)
+        refused: Tensor = _check.refuse(torch.linalg.det, A, out=out)
+        return refused
     LU, pivots, _ = factor_constant(A)
     result = _det(A, LU, pivots)
     return result if out is None else _out.write(result, out)
@@ -169,10 +170,11 @@ def slogdet(A: Tensor, *, out: Any = None) -> Any:
     Never waits for the device. Sizes, error bound and source: see `det`.
     """
     if not _route.kernels("slogdet", A):
-        return torch.linalg.slogdet(A, out=out)
+        result: Any = torch.linalg.slogdet(A) if out is None else torch.linalg.slogdet(A, out=out)
+        return result
     _check.same_device("linalg_slogdet", A=A, out=out)
     if not (_check.square(A) and _check.out(out, (A,), A.dtype, A.real.dtype)):
-        _check.refuse(torch.linalg.slogdet, A, out=out)
+        return _check.refuse(torch.linalg.slogdet, A, out=out)
     LU, pivots, _ = factor_constant(A)
     function = _differentiable_slogdet if _op.tracked(A) else _slogdet
     return _out.named("linalg_slogdet", function(A, LU, pivots), out)

@@ -74,13 +74,14 @@ def inv(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     Source: Higham, "Accuracy and Stability of Numerical Algorithms", chapter 14; LAPACK's getri.
     """
     if not _route.kernels("inv", A):
-        X: Tensor = torch.linalg.inv(A, out=out)
-        return X
+        result: Tensor = torch.linalg.inv(A) if out is None else torch.linalg.inv(A, out=out)
+        return result
     _check.same_device("linalg_inv_ex", A=A, out=out)
     if not (_check.square(A) and _check.out(out, (A,), A.dtype)):
-        _check.refuse(torch.linalg.inv, A, out=out)
+        refused: Tensor = _check.refuse(torch.linalg.inv, A, out=out)
+        return refused
     X, info = _inverse(A)
-    torch._linalg_check_errors(info, "linalg.inv", is_matrix=A.dim() == 2)
+    _check.errors(info, "linalg.inv", is_matrix=A.dim() == 2)
     return X if out is None else _out.write(X, out)
 
 
@@ -107,9 +108,10 @@ def inv_ex(A: Tensor, *, check_errors: bool = False, out: Any = None) -> Any:
     if not _route.kernels("inv_ex", A):
         return torch.linalg.inv_ex(A, check_errors=check_errors, out=out)
     _check.same_device("linalg_inv_ex", A=A, out=out)
-    if not (_check.square(A) and _check.out(out, (A,), A.dtype, torch.int32)):
-        _check.refuse(torch.linalg.inv_ex, A, out=out)
+    accepted = _check.square(A) and _check.flags(check_errors)
+    if not (accepted and _check.out(out, (A,), A.dtype, torch.int32)):
+        return _check.refuse(torch.linalg.inv_ex, A, check_errors=check_errors, out=out)
     X, info = _inverse(A)
     if check_errors:
-        torch._linalg_check_errors(info, "linalg.inv_ex", is_matrix=A.dim() == 2)
+        _check.errors(info, "linalg.inv_ex", is_matrix=A.dim() == 2)
     return _out.named("linalg_inv_ex", (X, info), out)

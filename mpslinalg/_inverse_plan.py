@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpslinalg import _lu_plan, _op
+from mpslinalg import _lu_plan, _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._lu_plan import SIMD, TINY
 
@@ -14,7 +14,8 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     """What runs for these sizes, in a word for `which`."""
     if n <= SIMD:
         return "inverse_tiny" if n <= TINY else "inverse_simd"
-    return f"{_lu_plan.regime(name, dtype, batch, m, n, n)}, triangular_block"
+    solve = _triangular_plan.regime(name, dtype, batch, n, n, n)
+    return f"{_lu_plan.regime(name, dtype, batch, m, n, n)}, {solve}"
 
 
 def inv(A: Tensor) -> tuple[Tensor, Tensor]:

@@ -163,6 +163,8 @@ def solve_factored(A: Tensor, B: Tensor, LU: Tensor, pivots: Tensor, trans: int)
 
 def permute(LU: Tensor, pivots: Tensor, X: Tensor, transpose: bool = False) -> Tensor:
     """P X, or P^T X. By moving rows: a product rounds on a GPU that multiplies in 11 bits."""
+    if X.numel() == 0:
+        return X
     P = _unpack(LU.detach(), pivots, False, True)[0]
     source = P.real.argmax(-2 if transpose else -1)
     columns = X.mT
@@ -227,10 +229,12 @@ def lu_factor(A: Tensor, *, pivot: bool = True, out: Any = None) -> Any:
     if not _route.kernels("lu_factor", A, pivot=pivot):
         return torch.linalg.lu_factor(A, pivot=pivot, out=out)
     _check.same_device("linalg_lu_factor_ex", A=A, out=out)
-    if not (_check.matrix(A) and _check.out(out, (A,), A.dtype, torch.int32)):
-        _check.refuse(torch.linalg.lu_factor, A, pivot=True, out=out)
+    if not (
+        _check.matrix(A) and _check.flags(pivot) and _check.out(out, (A,), A.dtype, torch.int32)
+    ):
+        return _check.refuse(torch.linalg.lu_factor, A, pivot=pivot, out=out)
     LU, pivots, info = factor(A, pivot)
-    torch._linalg_check_errors(info, "torch.linalg.lu_factor", is_matrix=A.dim() == 2)
+    _check.errors(info, "torch.linalg.lu_factor", is_matrix=A.dim() == 2)
     return _out.named("linalg_lu_factor", (LU, pivots), out)
 
 
@@ -259,11 +263,17 @@ def lu_factor_ex(
     if not _route.kernels("lu_factor_ex", A, pivot=pivot):
         return torch.linalg.lu_factor_ex(A, pivot=pivot, check_errors=check_errors, out=out)
     _check.same_device("linalg_lu_factor_ex", A=A, out=out)
-    if not (_check.matrix(A) and _check.out(out, (A,), A.dtype, torch.int32, torch.int32)):
-        _check.refuse(torch.linalg.lu_factor_ex, A, pivot=True, out=out)
+    if not (
+        _check.matrix(A)
+        and _check.flags(pivot, check_errors)
+        and _check.out(out, (A,), A.dtype, torch.int32, torch.int32)
+    ):
+        return _check.refuse(
+            torch.linalg.lu_factor_ex, A, pivot=pivot, check_errors=check_errors, out=out
+        )
     LU, pivots, info = factor(A, pivot)
     if check_errors:
-        torch._linalg_check_errors(info, "torch.linalg.lu_factor_ex", is_matrix=A.dim() == 2)
+        _check.errors(info, "torch.linalg.lu_factor_ex", is_matrix=A.dim() == 2)
     return _out.named("linalg_lu_factor_ex", (LU, pivots, info), out)
 
 
@@ -290,8 +300,12 @@ def lu(A: Tensor, *, pivot: bool = True, out: Any = None) -> Any:
     if not _route.kernels("lu", A, pivot=pivot):
         return torch.linalg.lu(A, pivot=pivot, out=out)
     _check.same_device("linalg_lu", A=A, out=out)
-    if not (_check.matrix(A) and _check.out(out, (A,), A.dtype, A.dtype, A.dtype)):
-        _check.refuse(torch.linalg.lu, A, pivot=True, out=out)
+    if not (
+        _check.matrix(A)
+        and _check.flags(pivot)
+        and _check.out(out, (A,), A.dtype, A.dtype, A.dtype)
+    ):
+        return _check.refuse(torch.linalg.lu, A, pivot=pivot, out=out)
     LU, pivots, _ = factor(A, pivot)
     PLU = _lu_unpack(LU, pivots, True, pivot)
     return _out.named("linalg_lu", PLU, out)
@@ -339,11 +353,19 @@ def lu_unpack(
     _check.same_device("lu_unpack", LU_data=LU_data, LU_pivots=LU_pivots, out=out)
     if not (
         _check.matrix(LU_data)
+        and _check.flags(unpack_data, unpack_pivots)
         and isinstance(LU_pivots, Tensor)
         and (LU_pivots.dtype == torch.int32 or not unpack_pivots)
         and _check.out(out, (LU_data,), dtype, dtype, dtype)
     ):
-        _check.refuse(torch.lu_unpack, LU_data, LU_pivots, unpack_data, unpack_pivots, out=out)
+        return _check.refuse(
+            torch.lu_unpack,
+            LU_data,
+            LU_pivots,
+            unpack_data=unpack_data,
+            unpack_pivots=unpack_pivots,
+            out=out,
+        )
     *batch, m, n = LU_data.shape
     if LU_pivots.shape != (*batch, min(m, n)):
         raise RuntimeError(
@@ -393,13 +415,17 @@ def lu_solve(
     _check.same_device("wrapper_CUDA_linalg_lu_solve", LU=LU, pivots=pivots, B=B, out=out)
     if not (
         _check.square(LU)
+        and _check.flags(left, adjoint)
         and isinstance(pivots, Tensor)
         and pivots.dtype == torch.int32
         and pivots.shape == LU.shape[:-1]
         and _check.fits(LU, B, left)
         and _check.out(out, (LU, B), LU.dtype)
     ):
-        _check.refuse(torch.linalg.lu_solve, LU, pivots, B, left=left, adjoint=adjoint, out=out)
+        refused: Tensor = _check.refuse(
+            torch.linalg.lu_solve, LU, pivots, B, left=left, adjoint=adjoint, out=out
+        )
+        return refused
     LU, pivots, B = _op.broadcast((LU, 2), (pivots, 1), (B, 2))
     if left:
         X = _lu_solve(LU, pivots, B, 2 if adjoint else 0)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from mpslinalg import _op
+from mpslinalg import _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, side_by_side, strides
 from mpslinalg._products import subtract_product
 from mpslinalg._triangular_plan import solve_in_place
@@ -35,12 +35,24 @@ SWAP_BYTES = 128
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
-    """What runs for these sizes, in a word for `which`."""
+    """What runs for these sizes, in a few words for `which`."""
     if m == n <= TINY:
-        return "lu_tiny"
-    if max(m, n) <= SIMD:
-        return "lu_simd"
-    return "lu_group" if max(m, n) <= GROUP else f"lu_panel of {PANEL} columns, lu_swap, matmul"
+        factor = "lu_tiny"
+    elif max(m, n) <= SIMD:
+        factor = "lu_simd"
+    elif max(m, n) <= GROUP:
+        factor = "lu_group"
+    else:
+        factor = f"lu_panel of {PANEL} columns, lu_swap, matmul"
+    if n <= SIMD:
+        solve = "lu_solve_tiny" if n <= TINY else "lu_solve_simd"
+    else:
+        solve = f"lu_permute, {_triangular_plan.regime(name, dtype, batch, n, n, k)}"
+    det = "lu_det_tiny" if n <= DET_TINY else "lu_det_simd"
+    after = {"solve": solve, "solve_ex": solve, "det": det, "slogdet": det, "lu": "lu_split"}
+    if name in ("lu_solve", "lu_unpack"):
+        return solve if name == "lu_solve" else "lu_split"
+    return f"{factor}, {after[name]}" if name in after else factor
 
 
 def packed(matrices: Tensor) -> bool:
@@ -254,11 +266,21 @@ def lu_unpack(
             threads=(n, m, factors.shape[0]), group=(32, 1, 1),
         )  # fmt: skip
     if unpack_pivots and P.numel() != 0:
+        _check_range(pivots, m)
         permutation = row_permutation(pivots, m)
         kernel("lu", "lu_permutation_matrix", scalar(LU.dtype))(
             permutation, P, m, threads=(m, m, permutation.shape[0]), group=(32, 1, 1)
         )
     return P, L, U
+
+
+def _check_range(pivots: Tensor, m: int) -> None:
+    # Reading them is free on the CPU and a wait elsewhere, where the kernel takes the last row.
+    if pivots.is_cpu and pivots.numel() != 0 and (pivots.min() < 1 or pivots.max() > m):
+        raise RuntimeError(
+            "pivots passed to lu_unpack must be between 1 and LU.size(-2) inclusive."
+            "Did you properly pass the result of lu_factor?"
+        )
 
 
 def _lu_unpack_fake(

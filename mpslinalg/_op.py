@@ -64,6 +64,11 @@ def tracked(*tensors: Tensor) -> bool:
     )
 
 
+def _forward_levels() -> int:
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
+
+
 def applied(function: type[Function]) -> Callable[..., Any]:
     """`function.apply` as torch.compile must see it.
 
@@ -72,6 +77,12 @@ def applied(function: type[Function]) -> Callable[..., Any]:
     """
 
     def apply(*args: Any) -> Any:
+        if _forward_levels() > 1:
+            raise NotImplementedError(
+                "mpslinalg: forward mode over forward mode: torch.autograd.Function would give a "
+                "wrong derivative without a word. Use forward over reverse, torch.func.hessian or "
+                "jacfwd(jacrev(f))."
+            )
         return function.apply(*args)  # type: ignore[no-untyped-call]
 
     apply.__name__ = function.__name__

@@ -10,13 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpslinalg._check import DTYPES
 from mpslinalg._engines import ENGINES
+from mpslinalg._engines.cpu import compiler_found
 
-# Smallest batch for which the fused inverse beats torch.linalg.inv on the CPU, and its largest n.
-INV_CPU_BATCH = 64
+# Smallest batch for which the fused inverse beats torch.linalg.inv on the CPU, and its largest n:
+# 0.26 against 0.31 ms for 1024 of 4 x 4, 0.20 against 0.12 for 256 (two cores of an AMD EPYC).
+INV_CPU_BATCH = 1024
 INV_CPU_N = 4
-# Largest single matrix for which the kernels beat cuSOLVER.
-CUDA_SINGLE_N = 1024
+# On an H200 (docs/data/h200-lu.json, 2026-11-30) the kernels beat torch in every batch measured, of
+# which the smallest was this, except where a small factorisation waits for the host on both sides:
+# lu_factor of 4 x 4, 8 x 8 and 16 x 16 at 0.69 to 0.99 times torch's speed, solve of 16 x 16 at
+# 0.80 to 1.23. Single matrices of 1024 to 4096 mostly lose, and smaller ones were not measured.
+CUDA_BATCH = 64
+CUDA_HOST_BOUND = frozenset(("lu_factor", "lu_factor_ex", "lu", "solve", "solve_ex"))
+CUDA_HOST_BOUND_N = 16
 
 
 class _Mode(threading.local):
@@ -25,7 +33,7 @@ class _Mode(threading.local):
         self.name = "auto"
 
 
-_mode = _Mode()
+mode = _Mode()
 
 
 class use:
@@ -49,8 +57,8 @@ class use:
         self._outer: list[str] = []
 
     def __enter__(self) -> None:
-        self._outer.append(_mode.name)
-        _mode.name = self._inner
+        self._outer.append(mode.name)
+        mode.name = self._inner
 
     def __exit__(
         self,
@@ -58,30 +66,28 @@ class use:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _mode.name = self._outer.pop()
+        mode.name = self._outer.pop()
 
 
 def kernels(name: str, A: Tensor, B: Tensor | None = None, pivot: bool = True) -> bool:
     """Whether `name` runs on kernels now. What is no tensor goes to torch, for torch's error."""
-    mode = _mode.name
-    if mode != "auto":
-        return mode == "kernels" and isinstance(A, Tensor)
-    try:
-        # The CPU comes first and pays for nothing else: this is all that auto adds to torch.linalg.
-        if A.is_cpu:
-            # torch has no LU without pivoting on the CPU.
-            return not pivot or (name == "inv" and _many_tiny(A.shape))
-        shape = A.shape
-    except AttributeError:
-        return False
+    if mode.name != "auto":
+        return mode.name == "kernels" and isinstance(A, Tensor)
+    # The CPU comes first and pays for nothing else: this is all that auto adds to torch.linalg.
+    if getattr(A, "is_cpu", True):
+        # torch has no LU without pivoting on the CPU.
+        return not pivot or (name == "inv" and _many_tiny(A))
+    shape = A.shape
     if len(shape) < 2:
         return False
     k = 1 if B is None or B.dim() < len(shape) else B.shape[-1]
     return kernels_win(name, A.device.type, A.dtype, shape[:-2].numel(), shape[-2], shape[-1], k)
 
 
-def _many_tiny(shape: torch.Size) -> bool:
-    return len(shape) > 2 and shape[-1] <= INV_CPU_N and shape[:-2].numel() >= INV_CPU_BATCH
+def _many_tiny(A: Tensor) -> bool:
+    if not isinstance(A, Tensor) or A.dim() < 3 or A.shape[-1] > INV_CPU_N:
+        return False
+    return A.shape[:-2].numel() >= INV_CPU_BATCH and compiler_found()
 
 
 def kernels_win(
@@ -90,7 +96,8 @@ def kernels_win(
     """Whether kernels are what `auto` runs for a batch of m x n matrices and k right-hand sides."""
     if device == "mps":
         return True
-    return device == "cuda" and (batch > 1 or max(m, n) <= CUDA_SINGLE_N)
+    host_bound = name in CUDA_HOST_BOUND and max(m, n) <= CUDA_HOST_BOUND_N
+    return device == "cuda" and batch >= CUDA_BATCH and not host_bound
 
 
 def which(name: str, *args: Any, **kwargs: Any) -> str:
@@ -111,9 +118,11 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     given = inspect.signature(function).bind(*args, **kwargs)
     given.apply_defaults()
     A, B = next(iter(given.arguments.values())), given.arguments.get("B")
+    if not isinstance(A, Tensor) or A.dim() < 2 or A.dtype not in DTYPES:
+        return f"{name}: raises torch's error: no matrix of {', '.join(sorted(map(str, DTYPES)))}"
     device = A.device.type
     if not kernels(name, A, B, given.arguments.get("pivot", True)):
-        if _mode.name == "torch":
+        if mode.name == "torch":
             return f"{name}: torch.linalg on {device}: use('torch')"
         reason = "measured faster here" if device in ENGINES else "no engine for this device"
         return f"{name}: torch.linalg on {device}: {reason}"

@@ -18,6 +18,8 @@ def _is_vector(A: Tensor, B: Tensor) -> bool:
 def _accepts(A: Tensor, B: Any, left: bool) -> bool:
     if not (_check.square(A) and isinstance(B, Tensor)):
         return False
+    if not _check.flags(left) or (_is_vector(A, B) and not left):
+        return False
     return _check.fits(A, B.unsqueeze(-1) if _is_vector(A, B) else B, left)
 
 
@@ -65,13 +67,18 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True, out: Tensor | None = None)
     Source: LAPACK's gesv. Derivatives: Giles (2008).
     """
     if not _route.kernels("solve", A, B):
-        X: Tensor = torch.linalg.solve(A, B, left=left, out=out)
-        return X
+        result: Tensor = (
+            torch.linalg.solve(A, B, left=left)
+            if out is None
+            else torch.linalg.solve(A, B, left=left, out=out)
+        )
+        return result
     _check.same_device("wrapper_CUDA__linalg_solve_ex", A=A, B=B, out=out)
     if not (_accepts(A, B, left) and _check.out(out, (A, B), A.dtype)):
-        _check.refuse(torch.linalg.solve, A, B, left=left, out=out)
+        refused: Tensor = _check.refuse(torch.linalg.solve, A, B, left=left, out=out)
+        return refused
     X, info = _solve(A, B, left)
-    torch._linalg_check_errors(info, "torch.linalg.solve", is_matrix=A.dim() == 2)
+    _check.errors(info, "torch.linalg.solve", is_matrix=A.dim() == 2)
     return X if out is None else _out.write(X, out)
 
 
@@ -101,9 +108,15 @@ def solve_ex(
     if not _route.kernels("solve_ex", A, B):
         return torch.linalg.solve_ex(A, B, left=left, check_errors=check_errors, out=out)
     _check.same_device("wrapper_CUDA__linalg_solve_ex", A=A, B=B, out=out)
-    if not (_accepts(A, B, left) and _check.out(out, (A, B), A.dtype, torch.int32)):
-        _check.refuse(torch.linalg.solve_ex, A, B, left=left, out=out)
+    if not (
+        _accepts(A, B, left)
+        and _check.flags(check_errors)
+        and _check.out(out, (A, B), A.dtype, torch.int32)
+    ):
+        return _check.refuse(
+            torch.linalg.solve_ex, A, B, left=left, check_errors=check_errors, out=out
+        )
     X, info = _solve(A, B, left)
     if check_errors:
-        torch._linalg_check_errors(info, "torch.linalg.solve_ex", is_matrix=A.dim() == 2)
+        _check.errors(info, "torch.linalg.solve_ex", is_matrix=A.dim() == 2)
     return _out.named("linalg_solve_ex", (X, info), out)

@@ -405,3 +405,42 @@ def test_gradients_are_differences_of_scipys(
     got = np.array([np.sum(G.conj() * D).real for D in directions])
     assert np.abs(expected).max() > 1e-3 * np.abs(G).max() > 0
     assert np.abs(got - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["inv", "det", "slogdet", "lu_factor", "lu"])
+def test_forward_over_forward_is_refused(name: str, device: str) -> None:
+    """An outer forward level does not see the inner one's rule: the result would be zero."""
+    A = inputs_of_one(device)
+    function = getattr(LA, name)
+
+    def loss(A: Tensor) -> Tensor:
+        result = function(A)
+        parts = result if isinstance(result, tuple) else (result,)
+        return torch.stack([p.sum() for p in parts if p.is_floating_point()]).sum()
+
+    with LA.use("kernels"):
+        with pytest.raises(NotImplementedError, match="forward over reverse"):
+            torch.func.jacfwd(torch.func.jacfwd(loss))(A)
+        forward_over_reverse = torch.func.jacfwd(torch.func.jacrev(loss))(A)
+        reverse_over_forward = torch.func.jacrev(torch.func.jacfwd(loss))(A)
+    torch.testing.assert_close(forward_over_reverse, reverse_over_forward)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0)])
+@pytest.mark.parametrize("name", ["lu_factor", "lu", "inv", "det"])
+def test_empty_matrices_have_empty_gradients(
+    name: str, shape: tuple[int, ...], device: str
+) -> None:
+    A = torch.empty(shape, device=device, requires_grad=True)
+    with LA.use("kernels"):
+        result = getattr(LA, name)(A)
+    parts = result if isinstance(result, tuple) else (result,)
+    loss = torch.stack([p.sum() for p in parts if p.requires_grad]).sum()
+    (gradient,) = torch.autograd.grad(loss, A)
+    assert gradient.shape == A.shape
+
+
+def inputs_of_one(device: str) -> Tensor:
+    torch.manual_seed(3)
+    dtype = torch.float32 if device == "mps" else torch.float64
+    return torch.randn(3, 3, dtype=dtype, device=device)

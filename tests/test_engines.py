@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import re
+import shutil
 import stat
 import sys
 import threading
@@ -186,7 +187,7 @@ def test_the_key_is_all_that_makes_the_file(
     other = tmp_path / "other-c++"
     for version in ("1", "2"):
         answer = f'[ "$1" = --version ] && echo {version} && exit'
-        other.write_text(f'#!/bin/sh\n{answer}\nexec {cpu.compiler()[0]} "$@"\n')
+        other.write_text(f'#!/bin/sh\n{answer}\nexec {cpu.compiler()[0][0]} "$@"\n')
         other.chmod(0o755)
         compiler(CXX=str(other))
         paths.append(cpu.build(text, ("-shared",), "text"))
@@ -206,7 +207,7 @@ def test_a_failed_build_leaves_nothing(cold: Path) -> None:
         target.write_text("half")
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ShaderError, match=r"disk full.*MPSLINALG_CACHE"):
         cache.stored(("x",), ".x", fail)
     assert list(cold.iterdir()) == []
 
@@ -254,6 +255,33 @@ def test_a_compiler_that_is_not_there(cold: Path, compiler: Callable[..., None])
         filled(launcher())
 
 
+def test_a_compiler_with_arguments(cold: Path, compiler: Callable[..., None]) -> None:
+    compiler(CXX=f"{shutil.which('c++') or shutil.which('g++')} -DUNUSED")
+    assert filled(launcher()) == [5, 6, 7]
+    assert cpu.compiler()[0][1:] == ("-DUNUSED",)
+
+
+@pytest.mark.parametrize("words", ["", "exit 1", "echo fine; exit 0"])
+def test_a_compiler_that_is_none(
+    words: str, cold: Path, tmp_path: Path, compiler: Callable[..., None]
+) -> None:
+    fake = tmp_path / "c++"
+    fake.write_text(f"#!/bin/sh\n{words}\n" if words else "no program")
+    fake.chmod(0o755)
+    compiler(CXX=str(fake))
+    with pytest.raises(ShaderError, match=r"no C.*compiler found|exit status 0"):
+        filled(launcher())
+
+
+def test_a_relative_cache_folder(
+    tmp_path: Path, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPSLINALG_CACHE", "relative")
+    cache.folder.cache_clear()
+    assert cache.folder() == tmp_path / "relative"
+
+
 @MODES
 def test_a_kernel_that_does_not_compile(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPSLINALG_CHECK", check)
@@ -261,10 +289,12 @@ def test_a_kernel_that_does_not_compile(check: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ShaderError) as caught:
         broken("fill", torch.zeros(1), 0, threads=(1,), group=(1,))
     message = str(caught.value)
-    assert message.startswith("mpslinalg: tiny.metal: fill<float> does not compile\n")
+    assert message.startswith(
+        "mpslinalg: tiny.metal: fill<float> does not compile (exit status 1)\n"
+    )
     assert f"{broken.place('count')}:" in message
     assert "'count'" in message
-    assert f"\ncommand: {cpu.compiler()[0]} -std=c++17 " in message
+    assert f"\ncommand: {cpu.compiler()[0][0]} -std=c++17 " in message
 
 
 # Launches

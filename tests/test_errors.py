@@ -271,3 +271,54 @@ def test_lu_unpack_refuses_pivots_of_another_shape(shape: tuple[int, ...], devic
 def test_lu_unpack_refuses_what_has_no_kernel(dtype: torch.dtype, device: str) -> None:
     with LA.use("kernels"), pytest.raises(RuntimeError, match=r"lu_unpack: .*float32.* but got"):
         LA.lu_unpack(ones(4, 4, dtype=dtype).to(device), pivots(4).to(device))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_casts_half_precision(dtype: torch.dtype) -> None:
+    A = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0)) + 4 * torch.eye(4)
+    with torch.autocast("cpu", torch.bfloat16), LA.use("kernels"):
+        X = LA.inv(A.to(dtype))
+        Y = LA.solve(A.to(dtype), A)
+    assert X.dtype == Y.dtype == torch.float32
+    torch.testing.assert_close(X, torch.linalg.inv(A.to(dtype).float()))
+    torch.testing.assert_close(Y, torch.linalg.solve(A.to(dtype).float(), A))
+
+
+@pytest.mark.parametrize("pivots", [[9, 9, 9], [0, 1, 1], [1, -5, 3]])
+def test_pivots_out_of_range(pivots: list[int]) -> None:
+    args = (torch.eye(3), torch.tensor(pivots, dtype=torch.int32))
+    with LA.use("kernels"):
+        ours = raised(LA.lu_unpack, args, {})
+    assert ours == raised(torch.lu_unpack, args, {})
+
+
+EYE, ONES = torch.eye(2), torch.ones(2, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "flag"),
+    [
+        ("lu_factor", (EYE,), "pivot"),
+        ("lu_factor_ex", (EYE,), "check_errors"),
+        ("lu", (EYE,), "pivot"),
+        ("lu_unpack", (EYE, ONES), "unpack_data"),
+        ("lu_solve", (EYE, ONES, EYE), "left"),
+        ("lu_solve", (EYE, ONES, EYE), "adjoint"),
+        ("solve", (EYE, EYE), "left"),
+        ("solve_ex", (EYE, EYE), "check_errors"),
+        ("inv_ex", (EYE,), "check_errors"),
+    ],
+)
+@pytest.mark.parametrize("value", [1, None, "no"])
+def test_flags_are_bool(name: str, args: tuple[Tensor, ...], flag: str, value: Any) -> None:
+    with LA.use("kernels"):
+        ours = raised(getattr(LA, name), args, {flag: value})
+    assert ours[0] is TypeError
+    assert ours == raised(torch_function(name), args, {flag: value})
+
+
+def test_a_vector_on_the_right_has_no_left() -> None:
+    args, kwargs = (torch.tensor([[2.0]]), torch.tensor([1.0])), {"left": False}
+    with LA.use("kernels"):
+        ours = raised(LA.solve, args, kwargs)
+    assert ours == raised(torch.linalg.solve, args, kwargs)

@@ -169,3 +169,15 @@ def test_matmul_precision_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 10 < _doctor.matmul_bits(torch.device("cpu")) < 13
     monkeypatch.setattr(_doctor, "FAMILIES", ())
     assert rows()["float32 matmul"].status == "note"
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--json"], ["demo", "--plot"], ["bench", "--json"]])
+@pytest.mark.parametrize("target", ["", "/nowhere/at/all.json", "."])
+def test_a_target_that_cannot_be_written_is_refused_first(
+    arguments: list[str], target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family = ["--family", "lu"] if arguments[0] == "bench" else []
+    with pytest.raises(SystemExit) as caught:
+        command.main([arguments[0], *family, arguments[1], target])
+    assert caught.value.code == 2
+    assert "cannot write a file" in capsys.readouterr().err

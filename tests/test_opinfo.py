@@ -96,7 +96,7 @@ def test_samples_to_out(op: Any, dtype: torch.dtype, size: str, device: str) -> 
     tolerance = 1e3 * torch.finfo(dtype).eps
     torch.manual_seed(0)
     count = 0
-    for sample in op.sample_inputs(device, dtype):
+    for sample in samples(op, dtype, device):
         args = (sample.input, *sample.args)
 
         def outs(args: tuple[Tensor, ...], kwargs: dict[str, Any] = sample.kwargs) -> Any:

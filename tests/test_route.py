@@ -175,3 +175,31 @@ def test_auto_costs_at_most_5_us_on_the_cpu(name: str, monkeypatch: pytest.Monke
         for module in (LA, torch.linalg)
     )
     assert ours - theirs < 5e-6
+
+
+def test_auto_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_route, "compiler_found", lambda: False)
+    A = torch.eye(4).expand(4096, 4, 4)
+    assert not _route.kernels("inv", A)
+    assert torch.equal(LA.inv(A), A)
+
+
+@pytest.mark.parametrize("A", [torch.ones(3), torch.ones(2, 2, dtype=torch.int32), 3])
+def test_which_of_what_is_no_matrix(A: Any) -> None:
+    with LA.use("kernels"):
+        assert LA.which("inv", A).startswith("inv: raises torch's error")
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "kernels"),
+    [
+        ("lu_factor", 4, "lu_tiny"),
+        ("lu_factor", 200, "lu_panel of 32 columns, lu_swap, matmul"),
+        ("det", 40, "lu_group, lu_det_simd"),
+        ("slogdet", 8, "lu_simd, lu_det_tiny"),
+        ("inv", 40, "lu_group, triangular_solve"),
+    ],
+)
+def test_which_names_the_kernels(name: str, n: int, kernels: str) -> None:
+    with LA.use("kernels"):
+        assert LA.which(name, torch.ones(n, n)).endswith(kernels)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import platformdirs
 
+from .source import ShaderError
+
 
 @functools.cache
 def folder() -> Path:
@@ -21,7 +23,7 @@ def folder() -> Path:
     A folder that cannot be written gives way to a temporary one for this process.
     """
     chosen = os.environ.get("MPSLINALG_CACHE") or platformdirs.user_cache_dir("mpslinalg")
-    path = Path(chosen)
+    path = Path(chosen).expanduser().absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path):
@@ -40,8 +42,14 @@ def stored(parts: tuple[str, ...], suffix: str, build: Callable[[Path], None]) -
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     path = folder() / f"{digest}{suffix}"
     if not path.exists():
-        with tempfile.TemporaryDirectory(dir=folder(), prefix="building-") as scratch:
-            fresh = Path(scratch) / f"built{suffix}"
-            build(fresh)
-            os.replace(fresh, path)
+        try:
+            with tempfile.TemporaryDirectory(dir=folder(), prefix="building-") as scratch:
+                fresh = Path(scratch) / f"built{suffix}"
+                build(fresh)
+                os.replace(fresh, path)
+        except OSError as error:
+            raise ShaderError(
+                f"mpslinalg: no compiled kernel can be kept in {folder()} ({error}); name another "
+                "folder in MPSLINALG_CACHE"
+            ) from error
     return path

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -72,22 +73,36 @@ def checking() -> bool:
 
 
 @functools.cache
-def compiler() -> tuple[str, str]:
-    """The C++ compiler and what identifies it: its version and the processor it compiles for."""
+def compiler() -> tuple[tuple[str, ...], str]:
+    """The C++ compiler's command and its identity: version and the processor it compiles for."""
     wanted = os.environ.get("CXX")
-    for name in (wanted,) if wanted else _COMPILERS:
-        path = shutil.which(name)
+    for words in (shlex.split(wanted),) if wanted else ([name] for name in _COMPILERS):
+        path = shutil.which(words[0]) if words else None
         if path is not None:
-            version = subprocess.run(
-                [path, "--version"], capture_output=True, text=True, check=False
-            )
-            return path, version.stdout + _processor()
+            command = (path, *words[1:])
+            try:
+                version = subprocess.run(
+                    [*command, "--version"], capture_output=True, text=True, check=True
+                )
+            except (OSError, subprocess.CalledProcessError):
+                continue
+            return command, version.stdout + _processor()
     looked = f"$CXX={wanted}" if wanted else ", ".join(_COMPILERS)
     raise ShaderError(
         f"mpslinalg: no C++17 compiler found (looked for {looked}), and kernels on CPU tensors "
         "need one. Install g++ (Debian, Ubuntu: apt-get install g++) or the Xcode command line "
         "tools (macOS: xcode-select --install), or name one in $CXX."
     )
+
+
+@functools.cache
+def compiler_found() -> bool:
+    """Whether kernels can be compiled for CPU tensors; `auto` goes to torch where they cannot."""
+    try:
+        compiler()
+    except ShaderError:
+        return False
+    return True
 
 
 def _processor() -> str:
@@ -114,21 +129,21 @@ def load(text: str, flags: tuple[str, ...], what: str) -> ctypes.CDLL:
 
 def build(text: str, flags: tuple[str, ...], what: str) -> Path:
     """The file of that library."""
-    path, identity = compiler()
+    compile_command, identity = compiler()
 
     def run(target: Path) -> None:
         written = target.with_suffix(".cpp")
         written.write_text(text, encoding="ascii")
-        command = [path, *flags, str(written), "-o", str(target)]
+        command = [*compile_command, *flags, str(written), "-o", str(target)]
         english = os.environ | {"LC_ALL": "C"}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=english)
-        if done.returncode != 0:
+        if done.returncode != 0 or not target.exists():
             raise ShaderError(
-                f"mpslinalg: {what} does not compile\n{_first_errors(done.stderr)}\n"
-                f"command: {' '.join(command)}"
+                f"mpslinalg: {what} does not compile (exit status {done.returncode})\n"
+                f"{_first_errors(done.stderr)}\ncommand: {' '.join(command)}"
             )
 
-    return cache.stored((text, *flags, path, identity), ".so", run)
+    return cache.stored((text, *flags, *compile_command, identity), ".so", run)
 
 
 def _first_errors(stderr: str, most: int = 12) -> str:
