@@ -36,6 +36,15 @@ class _Mode(threading.local):
 mode = _Mode()
 
 
+class _Blocks:
+    """Blocks of `use` open in any thread; while there are none, no thread is asked for its mode."""
+
+    count = 0
+
+
+_blocks = _Blocks()
+
+
 class use:
     """Choose in this thread what the functions of mpslinalg run on; blocks nest.
 
@@ -59,6 +68,7 @@ class use:
     def __enter__(self) -> None:
         self._outer.append(mode.name)
         mode.name = self._inner
+        _blocks.count += 1
 
     def __exit__(
         self,
@@ -67,16 +77,17 @@ class use:
         trace: TracebackType | None,
     ) -> None:
         mode.name = self._outer.pop()
+        _blocks.count -= 1
 
 
 def kernels(name: str, A: Tensor, B: Tensor | None = None, pivot: bool = True) -> bool:
     """Whether `name` runs on kernels now. What is no tensor goes to torch, for torch's error."""
-    if mode.name != "auto":
+    if _blocks.count != 0 and mode.name != "auto":
         return mode.name == "kernels" and isinstance(A, Tensor)
     # The CPU comes first and pays for nothing else: this is all that auto adds to torch.linalg.
     if getattr(A, "is_cpu", True):
         # torch has no LU without pivoting on the CPU.
-        return not pivot or (name == "inv" and _many_tiny(A))
+        return not pivot or (name == "inv" and isinstance(A, Tensor) and _many_tiny(A))
     shape = A.shape
     if len(shape) < 2:
         return False
@@ -85,7 +96,7 @@ def kernels(name: str, A: Tensor, B: Tensor | None = None, pivot: bool = True) -
 
 
 def _many_tiny(A: Tensor) -> bool:
-    if not isinstance(A, Tensor) or A.dim() < 3 or A.shape[-1] > INV_CPU_N:
+    if A.dim() < 3 or A.shape[-1] > INV_CPU_N:
         return False
     return A.shape[:-2].numel() >= INV_CPU_BATCH and compiler_found()
 
