@@ -83,8 +83,8 @@ def default_device() -> torch.device:
 
 
 def _compiler(name: str) -> Row:
-    path, identity = cpu.compiler()
-    return Row(name, "ok", f"{path}: {identity.splitlines()[0]}")
+    command, identity = cpu.compiler()
+    return Row(name, "ok", f"{' '.join(command)}: {identity.splitlines()[0]}")
 
 
 def _cuda_core(name: str) -> Row:
