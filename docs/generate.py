@@ -25,9 +25,10 @@ def accuracy(arguments: list[str]) -> str:
     command = ["-m", "mpslinalg", "doctor", *arguments]
     run = subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE, text=True)
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    printed = "\n".join(line.rstrip() for line in run.stdout.rstrip().splitlines())
     return (
         f"`python {' '.join(command)}` on {datetime.date.today()}, torch {torch.__version__}, "
-        f"{platform.system()} {platform.machine()}{gpu}:\n\n```text\n{run.stdout.rstrip()}\n```\n"
+        f"{platform.system()} {platform.machine()}{gpu}:\n\n```text\n{printed}\n```\n"
     )
 
 
