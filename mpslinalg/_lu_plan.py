@@ -18,6 +18,10 @@ TINY = 4
 DET_TINY = 8
 # A row in each lane of a simdgroup.
 SIMD = 32
+# One threadgroup holds the whole matrix in registers.
+ROWS = 128
+# Bytes of a row that each of its threads keeps.
+ROW_BYTES = 256
 # One threadgroup factors the whole matrix in one launch.
 GROUP = 128
 # Columns of a panel beyond that, between two products.
@@ -48,8 +52,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         solve = "lu_solve_tiny" if n <= TINY else "lu_solve_simd"
     else:
         solve = f"lu_permute, {_triangular_plan.regime(name, dtype, batch, n, n, k)}"
-    det = "lu_det_tiny" if n <= DET_TINY else "lu_det_simd"
-    after = {"solve": solve, "solve_ex": solve, "det": det, "slogdet": det, "lu": "lu_split"}
+    after = {"solve": solve, "solve_ex": solve, "lu": "lu_split"}
     if name in ("lu_solve", "lu_unpack"):
         return solve if name == "lu_solve" else "lu_split"
     return f"{factor}, {after[name]}" if name in after else factor
@@ -62,7 +65,8 @@ def packed(matrices: Tensor) -> bool:
     return step == n * n and {row, column} == {n, 1} and side_by_side(matrices)
 
 
-def _simd_width(n: int) -> int:
+def simd_width(n: int) -> int:
+    """Lanes of the team that owns a matrix of n <= SIMD rows."""
     return 8 if n <= 8 else 16 if n <= 16 else 32
 
 
@@ -94,15 +98,31 @@ def lu_factor(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
                 matrices, LU, pivots, info, row, column, step, pivot, threads=(batch,), group=(64,)
             )
     elif max(m, n) <= SIMD:
-        width = _simd_width(max(m, n))
+        width = simd_width(max(m, n))
         kernel("lu", "lu_simd", scalar(A.dtype), width)(
             matrices, LU, pivots, info, m, n, batch, *strides(matrices), pivot,
             threads=(-(-width * batch // 32) * 32,), group=(32,),
+        )  # fmt: skip
+    elif (shape := rows_shape(A.dtype, m, n)) is not None:
+        width, team, threads = shape
+        kernel("lu", "lu_rows", scalar(A.dtype), width, team)(
+            matrices, LU, pivots, info, m, n, *strides(matrices), pivot,
+            threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
     else:
         LU.copy_(A)
         _factor_blocked(flattened(LU), pivots, info, pivot)
     return LU, pivots, info
+
+
+def rows_shape(dtype: torch.dtype, m: int, n: int) -> tuple[int, int, int] | None:
+    """Columns a thread, threads a row and threads that hold a matrix in registers, if they can."""
+    team = 1
+    while team * (ROW_BYTES // dtype.itemsize) < n:
+        team *= 2
+    threads = team * _whole_simdgroups(m)
+    width = -(-n // (8 * team)) * 8
+    return (width, team, threads) if max(m, n) <= ROWS and threads <= MAX_THREADS else None
 
 
 def _factor_blocked(LU: Tensor, pivots: Tensor, info: Tensor, pivot: bool) -> None:
@@ -173,7 +193,7 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
             transposed, conjugated, threads=(k, batch), group=group,
         )  # fmt: skip
     elif n <= SIMD:
-        width = _simd_width(n)
+        width = simd_width(n)
         teams = 32 // width
         kernel("lu", "lu_solve_simd", scalar(LU.dtype), width)(
             factors, swaps, right, X, n, k, batch, *strides(factors), swaps.stride(0),
@@ -294,14 +314,16 @@ def _lu_unpack_fake(
     return P, L, U
 
 
-_op.define(
+lu_factor_op = _op.define(
     "lu_factor(Tensor A, bool pivot) -> (Tensor, Tensor, Tensor)", lu_factor, _lu_factor_fake
 )
-_op.define(
+lu_solve_op = _op.define(
     "lu_solve(Tensor LU, Tensor pivots, Tensor B, int trans) -> Tensor", lu_solve, _lu_solve_fake
 )
-_op.define("lu_det(Tensor LU, Tensor pivots) -> (Tensor, Tensor, Tensor)", lu_det, _lu_det_fake)
-_op.define(
+lu_det_op = _op.define(
+    "lu_det(Tensor LU, Tensor pivots) -> (Tensor, Tensor, Tensor)", lu_det, _lu_det_fake
+)
+lu_unpack_op = _op.define(
     "lu_unpack(Tensor LU, Tensor pivots, bool unpack_data, bool unpack_pivots)"
     " -> (Tensor, Tensor, Tensor)",
     lu_unpack,
