@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mpslinalg import _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, side_by_side, strides
-from mpslinalg._products import subtract_product
+from mpslinalg._products import copy, subtract_product
 from mpslinalg._triangular_plan import solve_in_place
 
 # A matrix in one thread's registers: 4 x 4 complex is 32 of the 128 an Apple GPU has.
@@ -110,7 +110,7 @@ def lu_factor(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
     else:
-        LU.copy_(A)
+        copy(flattened(LU), A)
         _factor_blocked(flattened(LU), pivots, info, pivot)
     return LU, pivots, info
 
@@ -204,9 +204,10 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
         permutation = row_permutation(swaps, n)
         solution = flattened(X)
         if transposed:
-            solution.copy_(right)
+            copy(solution, right)
             solve_triangles(factors.mT, solution, True, conjugated)
-            right = solution.clone()
+            right = empty(solution.shape, solution)
+            copy(right, solution)
             _permute(right, permutation, solution, inverse=True)
         else:
             _permute(right, permutation, solution, inverse=False)

@@ -274,7 +274,7 @@ class _CudaLauncher(Launcher):
 
     def bound(
         self,
-        buffers: Sequence[int],
+        parts: Sequence[tuple[int, int]],
         values: Sequence[int | float],
         threads: tuple[int, ...],
         group: tuple[int, ...],
@@ -285,12 +285,12 @@ class _CudaLauncher(Launcher):
         function = self._compiled(index, math.prod(group))
         slots = _Slots(self._bits, self._buffers)
         slots.set_sizes(values, threads, group)
-        places = list(enumerate(buffers))
+        places = [(position, i, offset) for position, (i, offset) in enumerate(parts)]
 
         def launch(tensors: Sequence[torch.Tensor]) -> None:
             pointers = slots.values
-            for position, i in places:
-                pointers[position] = tensors[i].data_ptr()
+            for position, i, offset in places:
+                pointers[position] = tensors[i].data_ptr() + offset
             self._launch(slots, function, index)
 
         return launch

@@ -24,18 +24,30 @@ class Launcher(ABC):
 
     def bound(
         self,
-        buffers: Sequence[int],
+        parts: Sequence[tuple[int, int]],
         values: Sequence[int | float],
         threads: tuple[int, ...],
         group: tuple[int, ...],
         device: torch.device,
     ) -> Launch:
-        """The launch of these values, on those of the tensors that it will be given."""
+        """The launch of these values; its buffers are tensors that it will be given.
+
+        `parts` names for each buffer the tensor and the bytes in it before the buffer begins.
+        """
 
         def launch(tensors: Sequence[Tensor]) -> None:
-            self([*(tensors[i] for i in buffers), *values], threads, group)
+            self([*(_from(tensors[i], offset) for i, offset in parts), *values], threads, group)
 
         return launch
+
+
+def _from(tensor: Tensor, offset: int) -> Tensor:
+    """The memory of a tensor from an offset in bytes on, for a kernel to read."""
+    if offset == 0:
+        return tensor
+    first = tensor.storage_offset() + offset // tensor.element_size()
+    size = tensor.untyped_storage().nbytes() // tensor.element_size() - first
+    return tensor.as_strided((size,), (1,), first)
 
 
 class Engine(ABC):

@@ -71,8 +71,7 @@ class Recording:
 
     def program(self, results: Any, allocate: Callable[..., Tensor]) -> Program | None:
         tensors = [*self.arguments, *(tensor for tensor, _ in self.allocated)]
-        starts = [tensor.data_ptr() for tensor in tensors]
-        places = {start: i for i, start in enumerate(starts)}
+        places = {_memory(tensor): i for i, tensor in enumerate(tensors)}
         returned = (results,) if isinstance(results, Tensor) else results
         identities = {id(tensor): i for i, tensor in enumerate(tensors)}
         if not self.repeatable or not all(id(tensor) in identities for tensor in returned):
@@ -80,11 +79,14 @@ class Recording:
         launches = []
         for launcher, arguments, threads, group in self.launched:
             buffers = [a for a in arguments if isinstance(a, Tensor)]
-            if not all(buffer.data_ptr() in places for buffer in buffers):
+            if not all(_memory(buffer) in places for buffer in buffers):
                 return None
+            parts = []
+            for buffer in buffers:
+                place = places[_memory(buffer)]
+                parts.append((place, buffer.data_ptr() - tensors[place].data_ptr()))
             values = arguments[len(buffers) :]
-            chosen = [places[buffer.data_ptr()] for buffer in buffers]
-            launches.append(launcher.bound(chosen, values, threads, group, buffers[0].device))
+            launches.append(launcher.bound(parts, values, threads, group, buffers[0].device))
         numbers = [identities[id(tensor)] for tensor in returned]
         return Program(
             allocate,
@@ -138,5 +140,10 @@ class record:
 
 def apart(tensors: Sequence[Tensor]) -> bool:
     """Whether each tensor has memory of its own: a buffer then tells which of them it is."""
-    starts = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    starts = {_memory(tensor) for tensor in tensors}
     return len(starts) == len(tensors) and 0 not in starts
+
+
+def _memory(tensor: Tensor) -> int:
+    """Where the memory starts that a tensor or its views lie in."""
+    return tensor.untyped_storage().data_ptr()
