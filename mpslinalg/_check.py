@@ -13,6 +13,9 @@ from torch import Tensor
 
 from mpslinalg._engines import ENGINES
 
+# torch.compile of torch 2.11 takes the check of info for dead code: it has no result.
+torch.fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
+
 HALVES = (torch.float16, torch.bfloat16)
 DTYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
 

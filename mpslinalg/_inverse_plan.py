@@ -14,6 +14,8 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     """What runs for these sizes, in a word for `which`."""
     if n <= SIMD:
         return "inverse_tiny" if n <= TINY else "inverse_simd"
+    if _lu_plan.rows_shape(dtype, n, n) is not None:
+        return "inverse_rows"
     solve = _triangular_plan.regime(name, dtype, batch, n, n, n)
     return f"{_lu_plan.regime(name, dtype, batch, m, n, n)}, {solve}"
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mpslinalg import _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, side_by_side, strides
-from mpslinalg._products import copy, subtract_product
+from mpslinalg._products import copy, product_name, update
 from mpslinalg._triangular_plan import solve_in_place
 
 # A matrix in one thread's registers: 4 x 4 complex is 32 of the 128 an Apple GPU has.
@@ -22,13 +22,8 @@ SIMD = 32
 ROWS = 128
 # Bytes of a row that each of its threads keeps.
 ROW_BYTES = 256
-# One threadgroup factors the whole matrix in one launch.
-GROUP = 128
 # Columns of a panel beyond that, between two products.
 PANEL = 32
-# Bytes of a row that a thread keeps in registers when one group factors a whole matrix. On an H200
-# 64 x 64 complex64 take 509 us a batch of 4096 with it, 551 with twice as much, 620 with half.
-GROUP_BYTES = 128
 # Bytes of a panel that a thread keeps in registers, and threads of a panel: 64 of the 128 registers
 # that an H200 gives each of 512 threads, of the 104 that an Apple GPU does. 4096 x 4096 complex64
 # take 25.7 ms with it, 28.9 with half.
@@ -44,10 +39,10 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         factor = "lu_tiny"
     elif max(m, n) <= SIMD:
         factor = "lu_simd"
-    elif max(m, n) <= GROUP:
-        factor = "lu_group"
+    elif rows_shape(dtype, m, n) is not None:
+        factor = "lu_rows"
     else:
-        factor = f"lu_panel of {PANEL} columns, lu_swap, matmul"
+        factor = f"lu_panel of {PANEL} columns, lu_swap, {product_name(m, n)}"
     if n <= SIMD:
         solve = "lu_solve_tiny" if n <= TINY else "lu_solve_simd"
     else:
@@ -128,13 +123,6 @@ def rows_shape(dtype: torch.dtype, m: int, n: int) -> tuple[int, int, int] | Non
 def _factor_blocked(LU: Tensor, pivots: Tensor, info: Tensor, pivot: bool) -> None:
     batch, m, n = LU.shape
     steps = min(m, n)
-    if max(m, n) <= GROUP:
-        width = min(GROUP_BYTES // LU.element_size(), PANEL)
-        threads = _whole_simdgroups(m)
-        kernel("lu", "lu_group", scalar(LU.dtype), 1, width)(
-            LU, pivots, info, m, n, pivot, threads=(threads * batch,), group=(threads,)
-        )
-        return
     itemsize = LU.element_size()
     columns = max(SWAP_BYTES // itemsize, 1)
     swap = kernel("lu", "lu_swap", scalar(LU.dtype), PANEL, columns)
@@ -144,10 +132,7 @@ def _factor_blocked(LU: Tensor, pivots: Tensor, info: Tensor, pivot: bool) -> No
         chunks = -(-first // columns) + -(-(n - last) // columns)
         if chunks != 0:
             swap(LU, pivots, m, n, first, last, threads=(128 * chunks, batch), group=(128, 1))
-        if last < m and last < n:
-            subtract_product(
-                LU[:, last:, last:], LU[:, last:, first:last], LU[:, first:last, last:]
-            )
+        update(LU, first, last)
 
 
 def _panel_shape(LU: Tensor, first: int) -> tuple[int, int, int]:

@@ -91,6 +91,8 @@ def _plain(tensor: Tensor) -> bool:
         type(tensor) is Tensor
         and tensor.layout is torch.strided
         and not (tensor.is_conj() or tensor.is_neg())
+        # What torch.autograd.grad(is_grads_batched=True) passes is not seen by functorch.
+        and not torch._C._functorch.is_legacy_batchedtensor(tensor)
     )
 
 

@@ -12,6 +12,11 @@ from mpslinalg._engines import flattened, kernel, scalar, strides
 PRODUCT = 1024
 
 
+def product_name(m: int, n: int) -> str:
+    """What multiplies m x n updates, in a word for `which`."""
+    return "products_update" if max(m, n) <= PRODUCT else "matmul"
+
+
 def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     """C := C - A B in place, for batches of strided matrices, in full float32 precision.
 
@@ -43,6 +48,18 @@ def _launch(C: Tensor, A: Tensor, B: Tensor) -> None:
         A, B, C, m, n, A.shape[-1], *strides(A), *strides(B), c_column, c_batch, conjugated,
         threads=(256 * -(-m // 64), -(-n // 64), batch), group=(256, 1, 1),
     )  # fmt: skip
+
+
+def update(A: Tensor, first: int, last: int) -> None:
+    """A22 := A22 - A21 A12 in column-major matrices whose first block is [first, last) squared."""
+    batch, m, n = A.shape
+    if max(m - last, n - last) > PRODUCT:
+        subtract_product(A[:, last:, last:], A[:, last:, first:last], A[:, first:last, last:])
+    elif last < m and last < n:
+        kernel("products", "products_update", scalar(A.dtype))(
+            A, m, n, first, last,
+            threads=(256 * -(-(m - last) // 64), -(-(n - last) // 64), batch), group=(256, 1, 1),
+        )  # fmt: skip
 
 
 def copy(X: Tensor, B: Tensor) -> None:

@@ -231,7 +231,7 @@ template <typename T, int WIDTH, int TEAM>
   }
 }
 
-// What the threads of lu_group and lu_panel share, and where one of them stands.
+// What the threads of lu_panel share, and where one of them stands.
 template <typename T> struct Panel {
   threadgroup real_t<T>* weights;
   threadgroup uint* positions;
@@ -248,7 +248,7 @@ template <typename T> struct Panel {
   int failed;
 };
 
-// The steps of a sub-panel of either from WIDTH - ACTIVE on. All threads of the group call it.
+// The steps of a sub-panel from WIDTH - ACTIVE on. All threads of the group call it.
 // Rows are swapped in name only, as in lu_simd: position[r] says where row r of a thread stands.
 template <typename T, int ROWS, int WIDTH, int ACTIVE>
 inline void lu_panel_steps(
@@ -324,175 +324,6 @@ inline void lu_panel_steps(
   if constexpr (ACTIVE > STEPS) {
     lu_panel_steps<T, ROWS, WIDTH, ACTIVE - STEPS>(a, position, panel);
   }
-}
-
-// One threadgroup factors one m x n matrix, in sub-panels of WIDTH columns that it applies to all
-// columns on their right at once; a thread keeps ROWS rows of a sub-panel in registers, and
-// m <= ROWS times the threads. LU is column-major and factored in place.
-// info: the first zero pivot, from 1, else 0.
-template <typename T, int ROWS, int WIDTH>
-[[max_total_threads_per_threadgroup(512)]] kernel void lu_group(
-    device T* LU [[buffer(0)]],
-    device int* pivots [[buffer(1)]],
-    device int* info [[buffer(2)]],
-    constant uint& m [[buffer(3)]],
-    constant uint& n [[buffer(4)]],
-    constant uint& pivoting [[buffer(5)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint threads [[threads_per_threadgroup]],
-    uint tid [[thread_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simd [[simdgroup_index_in_threadgroup]]) {
-  constexpr int COLUMNS = 32;
-  constexpr uint STRIDE = tile_stride<T, WIDTH>();
-  // Columns that a thread updates at once: enough reads in flight, few enough registers.
-  constexpr int BATCH = ROWS >= 4 ? 2 : 8 / ROWS;
-  THREADGROUP_ARRAY(real_t<T>, weights, 32);
-  THREADGROUP_ARRAY(uint, positions, 32);
-  THREADGROUP_ARRAY(T, top, WIDTH);
-  THREADGROUP_ARRAY(uint, swaps, WIDTH);
-  THREADGROUP_ARRAY(T, l11, WIDTH * WIDTH);
-  THREADGROUP_ARRAY(T, tile, COLUMNS * STRIDE);
-  device T* matrix = LU + ulong(group) * m * n;
-  const uint steps = min(m, n);
-  device int* matrix_pivots = pivots + ulong(group) * steps;
-  if (tid < uint(WIDTH)) top[tid] = zero<T>();
-  int failed = 0;
-  for (uint begin = 0; begin < steps; begin += WIDTH) {
-    const uint width = min(uint(WIDTH), steps - begin);
-    T a[ROWS][WIDTH];
-    uint position[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      const uint row = begin + tid + uint(r) * threads;
-      position[r] = row < m ? row : UINT_MAX;
-      device const T* from = matrix + ulong(begin) * m + row;
-#pragma unroll
-      for (int c = 0; c < WIDTH; ++c) {
-        a[r][c] = row < m && uint(c) < width ? *from : zero<T>();
-        from += m;
-      }
-    }
-    Panel<T> panel = {weights,      positions, top,  swaps, m,        begin, width,
-                      threads / 32, tid,       lane, simd,  pivoting, failed};
-    lu_panel_steps<T, ROWS, WIDTH, WIDTH>(a, position, panel);
-    failed = panel.failed;
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      const uint row = position[r];
-      if (row < m) {
-        device T* to = matrix + ulong(begin) * m + row;
-#pragma unroll
-        for (int c = 0; c < WIDTH; ++c) {
-          if (uint(c) < width) *to = a[r][slot<WIDTH>(c)];
-          to += m;
-        }
-      }
-      const uint i = row - begin;
-      if (i < width) {
-#pragma unroll
-        for (int c = 0; c < WIDTH; ++c) {
-          l11[c * WIDTH + int(i)] = i > uint(c) ? a[r][slot<WIDTH>(c)] : zero<T>();
-        }
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    if (tid < width) matrix_pivots[begin + tid] = int(swaps[tid]) + 1;
-    const uint below = begin + width;
-    // To the left rows only move: all are read before one is written.
-    for (uint column = 0; column < begin; column += BATCH) {
-      T moved[ROWS][BATCH];
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        const uint row = begin + tid + uint(r) * threads;
-#pragma unroll
-        for (int c = 0; c < BATCH; ++c) {
-          const bool wanted = row < m && position[r] != row && column + uint(c) < begin;
-          if (wanted) moved[r][c] = matrix[ulong(column + uint(c)) * m + row];
-        }
-      }
-      threadgroup_barrier(mem_flags::mem_device);
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        const uint row = begin + tid + uint(r) * threads;
-#pragma unroll
-        for (int c = 0; c < BATCH; ++c) {
-          const bool wanted = row < m && position[r] != row && column + uint(c) < begin;
-          if (wanted) matrix[ulong(column + uint(c)) * m + position[r]] = moved[r][c];
-        }
-      }
-    }
-    uint target[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) target[r] = position[r] >= below ? position[r] : UINT_MAX;
-    // To the right the block's rows become U12 = L11^-1 A12, then the others lose L21 U12.
-    for (uint column = below; column < n; column += COLUMNS) {
-      const uint count = min(uint(COLUMNS), n - column);
-      device T* right = matrix + ulong(column) * m;
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        const uint i = position[r] - begin;
-        if (i < width) {
-          device const T* from = right + begin + tid + uint(r) * threads;
-#pragma unroll(8)
-          for (uint c = 0; c < count; ++c) tile[c * STRIDE + i] = from[ulong(c) * m];
-        }
-      }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      if (tid < count) {
-        T x[WIDTH];
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
-          x[i] = uint(i) < width ? tile[tid * STRIDE + uint(i)] : zero<T>();
-        }
-        substitute<T, WIDTH, true>(x, l11, width, true);
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) tile[tid * STRIDE + uint(i)] = x[i];
-      }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      for (uint begin_column = 0; begin_column < count; begin_column += BATCH) {
-        T sum[ROWS][BATCH];
-#pragma unroll
-        for (int c = 0; c < BATCH; ++c) {
-          device const T* from = right + ulong(min(begin_column + uint(c), count - 1)) * m;
-#pragma unroll
-          for (int r = 0; r < ROWS; ++r) {
-            const uint row = begin + tid + uint(r) * threads;
-            sum[r][c] = row < m ? from[row] : zero<T>();
-          }
-        }
-        threadgroup_barrier(mem_flags::mem_device);
-#pragma unroll
-        for (int c = 0; c < BATCH; ++c) {
-          const uint which = min(begin_column + uint(c), count - 1);
-          threadgroup const T* u = tile + which * STRIDE;
-#pragma unroll
-          for (int k = 0; k < WIDTH; ++k) {
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-              sum[r][c] = mul_sub(sum[r][c], a[r][slot<WIDTH>(k)], u[k]);
-            }
-          }
-          device T* to = right + ulong(which) * m;
-          if (begin_column + uint(c) < count) {
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-              if (target[r] < m) to[target[r]] = sum[r][c];
-            }
-          }
-        }
-        for (uint e = tid; e < uint(WIDTH * BATCH); e += threads) {
-          const uint i = e % uint(WIDTH);
-          const uint which = begin_column + e / uint(WIDTH);
-          if (i < width && which < count)
-            right[ulong(which) * m + begin + i] = tile[which * STRIDE + i];
-        }
-      }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-    }
-    threadgroup_barrier(mem_flags::mem_device);
-  }
-  if (tid == 0) info[group] = failed;
 }
 
 // One threadgroup factors the columns [first, last) of a matrix below row `first`, at most 32 of

@@ -1,7 +1,95 @@
 #include "scalar.h"
 
-// C := C - op(A) B in tiles of 64 x 64 of C, one to a group of 256 threads, which have 4 x 4
-// entries each; op conjugates or does not. All matrices have any strides, C is column-major.
+// Sides of a tile of C, and the columns of A that meet it at once.
+constexpr constant uint SIDE = 64;
+constexpr constant uint DEPTH = 16;
+
+// One tile of C := C - op(A) B by a group of 256 threads, which have 4 x 4 entries each; op
+// conjugates or does not. A and B have any strides, C is column-major.
+template <typename T>
+inline void subtract_tile(
+    device const T* A,
+    device const T* B,
+    device T* C,
+    uint row,
+    uint column,
+    uint m,
+    uint n,
+    uint inner,
+    uint a_row_stride,
+    uint a_column_stride,
+    uint b_row_stride,
+    uint b_column_stride,
+    uint c_column_stride,
+    bool conjugated,
+    uint tid,
+    threadgroup T* a_tile,
+    threadgroup T* b_tile) {
+  constexpr int OWN = 4;
+  constexpr uint LANES = SIDE / OWN;
+  const uint i = tid % LANES;
+  const uint j = tid / LANES;
+  T sum[OWN][OWN];
+#pragma unroll
+  for (int r = 0; r < OWN; ++r) {
+#pragma unroll
+    for (int c = 0; c < OWN; ++c) sum[r][c] = zero<T>();
+  }
+  // Neighbouring threads take neighbouring addresses, whichever way a matrix lies.
+  const bool a_along_rows = a_column_stride < a_row_stride;
+  const bool b_along_rows = b_column_stride < b_row_stride;
+  for (uint first = 0; first < inner; first += DEPTH) {
+#pragma unroll
+    for (uint e = tid; e < SIDE * DEPTH; e += 256) {
+      const uint ai = a_along_rows ? e / DEPTH : e % SIDE;
+      const uint ak = a_along_rows ? e % DEPTH : e / SIDE;
+      T entry = zero<T>();
+      if (row + ai < m && first + ak < inner) {
+        entry = A[long(row + ai) * long(a_row_stride) + long(first + ak) * long(a_column_stride)];
+      }
+      a_tile[ak * (SIDE + 1) + ai] = conjugated ? conj(entry) : entry;
+      const uint bj = b_along_rows ? e % SIDE : e / DEPTH;
+      const uint bk = b_along_rows ? e / SIDE : e % DEPTH;
+      entry = zero<T>();
+      if (column + bj < n && first + bk < inner) {
+        entry =
+            B[long(first + bk) * long(b_row_stride) + long(column + bj) * long(b_column_stride)];
+      }
+      b_tile[bk * (SIDE + 1) + bj] = entry;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(4)
+    for (uint k = 0; k < DEPTH; ++k) {
+      T a[OWN];
+      T b[OWN];
+#pragma unroll
+      for (int r = 0; r < OWN; ++r) {
+        a[r] = a_tile[k * (SIDE + 1) + uint(r) * LANES + i];
+        b[r] = b_tile[k * (SIDE + 1) + uint(r) * LANES + j];
+      }
+#pragma unroll
+      for (int r = 0; r < OWN; ++r) {
+#pragma unroll
+        for (int c = 0; c < OWN; ++c) sum[r][c] = mul_sub(sum[r][c], a[r], b[c]);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+#pragma unroll
+  for (int c = 0; c < OWN; ++c) {
+    const uint c_column = column + uint(c) * LANES + j;
+#pragma unroll
+    for (int r = 0; r < OWN; ++r) {
+      const uint c_row = row + uint(r) * LANES + i;
+      if (c_row < m && c_column < n) {
+        device T* entry = C + ulong(c_column) * c_column_stride + c_row;
+        *entry = *entry + sum[r][c];
+      }
+    }
+  }
+}
+
+// C := C - op(A) B, a tile a group.
 template <typename T>
 [[max_total_threads_per_threadgroup(256)]] kernel void products_subtract(
     device const T* A [[buffer(0)]],
@@ -21,77 +109,34 @@ template <typename T>
     constant uint& conjugated [[buffer(14)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
-  constexpr int SIDE = 64;
-  constexpr int DEPTH = 16;
-  constexpr int OWN = 4;
-  constexpr uint LANES = SIDE / OWN;
   THREADGROUP_ARRAY(T, a_tile, DEPTH * (SIDE + 1));
   THREADGROUP_ARRAY(T, b_tile, DEPTH * (SIDE + 1));
-  device const T* a_matrix = A + long(group.z) * a_batch_stride;
-  device const T* b_matrix = B + long(group.z) * b_batch_stride;
-  const uint row = group.x * SIDE;
-  const uint column = group.y * SIDE;
-  const uint i = tid % LANES;
-  const uint j = tid / LANES;
-  T sum[OWN][OWN];
-#pragma unroll
-  for (int r = 0; r < OWN; ++r) {
-#pragma unroll
-    for (int c = 0; c < OWN; ++c) sum[r][c] = zero<T>();
-  }
-  const bool a_along_rows = a_column_stride < a_row_stride;
-  const bool b_along_rows = b_column_stride < b_row_stride;
-  for (uint first = 0; first < inner; first += DEPTH) {
-#pragma unroll
-    for (uint e = tid; e < uint(SIDE * DEPTH); e += 256) {
-      const uint ai = a_along_rows ? e / DEPTH : e % SIDE;
-      const uint ak = a_along_rows ? e % DEPTH : e / SIDE;
-      T entry = zero<T>();
-      if (row + ai < m && first + ak < inner) {
-        entry = a_matrix
-            [long(row + ai) * long(a_row_stride) + long(first + ak) * long(a_column_stride)];
-      }
-      a_tile[ak * (SIDE + 1) + ai] = conjugated != 0 ? conj(entry) : entry;
-      const uint bj = b_along_rows ? e % SIDE : e / DEPTH;
-      const uint bk = b_along_rows ? e / SIDE : e % DEPTH;
-      entry = zero<T>();
-      if (column + bj < n && first + bk < inner) {
-        entry = b_matrix
-            [long(first + bk) * long(b_row_stride) + long(column + bj) * long(b_column_stride)];
-      }
-      b_tile[bk * (SIDE + 1) + bj] = entry;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll(4)
-    for (uint k = 0; k < uint(DEPTH); ++k) {
-      T a[OWN];
-      T b[OWN];
-#pragma unroll
-      for (int r = 0; r < OWN; ++r) {
-        a[r] = a_tile[k * (SIDE + 1) + uint(r) * LANES + i];
-        b[r] = b_tile[k * (SIDE + 1) + uint(r) * LANES + j];
-      }
-#pragma unroll
-      for (int r = 0; r < OWN; ++r) {
-#pragma unroll
-        for (int c = 0; c < OWN; ++c) sum[r][c] = mul_sub(sum[r][c], a[r], b[c]);
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-  }
-  device T* c_matrix = C + long(group.z) * c_batch_stride;
-#pragma unroll
-  for (int c = 0; c < OWN; ++c) {
-    const uint c_column = column + uint(c) * LANES + j;
-#pragma unroll
-    for (int r = 0; r < OWN; ++r) {
-      const uint c_row = row + uint(r) * LANES + i;
-      if (c_row < m && c_column < n) {
-        device T* entry = c_matrix + ulong(c_column) * c_column_stride + c_row;
-        *entry = *entry + sum[r][c];
-      }
-    }
-  }
+  subtract_tile<T>(
+      A + long(group.z) * a_batch_stride, B + long(group.z) * b_batch_stride,
+      C + long(group.z) * c_batch_stride, group.x * SIDE, group.y * SIDE, m, n, inner, a_row_stride,
+      a_column_stride, b_row_stride, b_column_stride, c_column_stride, conjugated != 0, tid, a_tile,
+      b_tile);
+}
+
+// The same between blocks of one column-major m x n matrix: A22 := A22 - A21 A12, where the first
+// block has the rows and columns [first, last).
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void products_update(
+    device T* A [[buffer(0)]],
+    constant uint& m [[buffer(1)]],
+    constant uint& n [[buffer(2)]],
+    constant uint& first [[buffer(3)]],
+    constant uint& last [[buffer(4)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, a_tile, DEPTH * (SIDE + 1));
+  THREADGROUP_ARRAY(T, b_tile, DEPTH * (SIDE + 1));
+  device T* matrix = A + ulong(group.z) * m * n;
+  device T* left = matrix + ulong(first) * m;
+  device T* right = matrix + ulong(last) * m;
+  subtract_tile<T>(
+      left + last, right + first, right + last, group.x * SIDE, group.y * SIDE, m - last, n - last,
+      last - first, 1u, m, 1u, m, m, false, tid, a_tile, b_tile);
 }
 
 // X := B, B of any strides and X column-major, in tiles of 32 x 32: both are walked along memory.

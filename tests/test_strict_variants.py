@@ -13,7 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from mpslinalg import _engines, _inverse_plan, _lu_plan, _triangular_plan
+from mpslinalg import (
+    _determinant_plan,
+    _engines,
+    _inverse_plan,
+    _lu_plan,
+    _solve_plan,
+    _triangular_plan,
+)
 from mpslinalg._engines import metal, source
 from tests.strict.check import check
 
@@ -28,7 +35,7 @@ class Launch(NamedTuple):
     group: tuple[int, ...]
 
 
-class DryRun:
+class DryRun(_engines.Engine):
     """An engine that writes down what it is to launch."""
 
     name = "dry run"
@@ -38,14 +45,18 @@ class DryRun:
         self.launches: list[Launch] = []
 
     def compile(self, shader: str, name: str, template: tuple[str, ...]) -> _engines.Launcher:
-        def launch(
-            arguments: Sequence[Tensor | int | float],
-            threads: tuple[int, ...],
-            group: tuple[int, ...],
-        ) -> None:
-            self.launches.append(Launch(shader, name, template, threads, group))
+        launches = self.launches
 
-        return launch
+        class Launcher(_engines.Launcher):
+            def __call__(
+                self,
+                arguments: Sequence[Tensor | int | float],
+                threads: tuple[int, ...],
+                group: tuple[int, ...],
+            ) -> None:
+                launches.append(Launch(shader, name, template, threads, group))
+
+        return Launcher()
 
 
 def around(*sizes: int) -> list[int]:
@@ -78,7 +89,8 @@ def fits(launch: Launch) -> bool:
 # Where the plans turn from one kernel or variant to another: matrix sizes, rows of a panel,
 # right-hand sides.
 SIZES = around(1, 2, 3, _lu_plan.TINY, _lu_plan.DET_TINY, 8, 16, _lu_plan.SIMD, _lu_plan.PANEL)
-SIZES += around(_lu_plan.GROUP, _triangular_plan.ROWS)
+SIZES += [*range(40, _lu_plan.ROWS, 8), *around(_lu_plan.ROWS)]
+SIZES += around(_triangular_plan.ROWS)
 ROWS = around(*(rows * _lu_plan.MAX_THREADS for rows in (1, 2, 4, 8, 16, 32, 64)))
 COLUMNS = around(1, 2, 3, _triangular_plan.FEW, 32, 64)
 
@@ -89,13 +101,17 @@ def run_plans(dtype: torch.dtype) -> None:
         A = torch.zeros(2, n, n, dtype=dtype)
         _inverse_plan.inv(A)
         _inverse_plan.inv(A.mT)
+        _determinant_plan.det(A)
+        _determinant_plan.slogdet(A)
         for m in SIZES:
             LU, pivots, _ = _lu_plan.lu_factor(torch.zeros(2, m, n, dtype=dtype), True)
             _lu_plan.lu_unpack(LU, pivots, True, True)
-        LU, pivots, _ = _lu_plan.lu_factor(A, False)
+        LU, pivots, info = _lu_plan.lu_factor(A, False)
         _lu_plan.lu_det(LU, pivots)
         for k in COLUMNS:
             B = torch.zeros(2, n, k, dtype=dtype)
+            if n <= _lu_plan.SIMD:
+                _solve_plan.solve(A, B)
             for trans in (0, 1, 2):
                 _lu_plan.lu_solve(LU, pivots, B, trans)
                 for upper in (False, True):
@@ -103,6 +119,7 @@ def run_plans(dtype: torch.dtype) -> None:
     for m in ROWS:
         for n in (1, 40):
             _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
+    _engines.kernel("info", "info_any", "int")(info, info, 2, threads=(256,), group=(256,))
 
 
 @pytest.fixture(scope="module")

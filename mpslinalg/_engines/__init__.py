@@ -14,7 +14,9 @@ from .source import Buffer, ShaderError
 
 __all__ = [
     "ENGINES",
+    "Engine",
     "Kernel",
+    "Launcher",
     "ShaderError",
     "checking",
     "empty",

@@ -27,17 +27,17 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The largest matrix of one threadgroup.
-GROUP = _lu_plan.GROUP
+ROWS = _lu_plan.ROWS
 SMALL = (1, 2, 3, 4, 5, 8, 9, 10, 16, 17, 31, 32, 33, 50, 64, 65)
-SIZES = (*SMALL, GROUP - 1, GROUP, GROUP + 1)
+SIZES = (*SMALL, ROWS - 1, ROWS, ROWS + 1)
 RECTANGLES = (
     *((1, 4), (4, 1), (3, 4), (4, 3), (1, 8), (9, 1), (5, 8), (9, 8), (8, 16), (17, 16)),
     *((3, 32), (32, 3), (31, 32), (33, 32), (32, 33), (33, 64), (65, 64), (1, 120), (120, 1)),
-    *((5, GROUP), (GROUP, 33), (2, GROUP + 1), (GROUP + 1, 65), (40, GROUP + 1)),
+    *((5, ROWS), (ROWS, 33), (2, ROWS + 1), (ROWS + 1, 65), (40, ROWS + 1)),
 )
 # A thread of a panel holds 1, 2, 4, 8 or 16 rows, with fewer columns to a sub-panel each time.
 TALL = ((512, 5), (513, 33), (1024, 9), (1025, 17), (2048, 3), (2049, 9), (4096, 2), (4097, 5))
-IN_DOUBLE = ((3, 3), (8, 8), (32, 17), (33, 33), (64, 40), (40, GROUP + 1), (513, 3))
+IN_DOUBLE = ((3, 3), (8, 8), (32, 17), (33, 33), (64, 40), (40, ROWS + 1), (513, 3))
 SQUARE = tuple((n, n) for n in SIZES)
 SHAPES = [
     *((dtype, shape) for dtype in SINGLES for shape in (*SQUARE, *RECTANGLES, *TALL)),
@@ -57,7 +57,7 @@ REGIMES = (
     (13, 16),
     (32, 27),
     (40, 40),
-    (40, GROUP + 1),
+    (40, ROWS + 1),
     (513, 3),
     (1025, 3),
 )
@@ -199,7 +199,7 @@ def judge_solutions(A: Tensor, X_true: Tensor, parts: tuple[int, ...], device: s
 
 
 @pytest.mark.parametrize(
-    ("dtype", "n"), [(d, n) for d, n in ORDERS if n not in (GROUP - 1, GROUP)], ids=name
+    ("dtype", "n"), [(d, n) for d, n in ORDERS if n not in (ROWS - 1, ROWS)], ids=name
 )
 def test_solve(dtype: torch.dtype, n: int, device: str) -> None:
     # Beyond a simdgroup the checked engine takes its time: every other family.
