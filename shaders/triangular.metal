@@ -1,224 +1,434 @@
 #include "scalar.h"
 #include "tile.h"
 
-// N rows of the 32 columns of a simdgroup into `tile`, a column every N + 1: the lanes read along
-// memory. Rows from `size` on and columns from `count` on are zero.
-template <typename T, int N>
-inline void load_columns(
-    device const T* X, uint size, uint count, uint stride, uint lane, threadgroup T* tile) {
-  const uint i = lane % uint(N);
-#pragma unroll
-  for (int e = 0; e < N; ++e) {
-    const uint c = uint(e) * (32 / N) + lane / uint(N);
-    T entry = zero<T>();
-    if (i < size && c < count) entry = X[ulong(c) * stride + i];
-    tile[c * uint(N + 1) + i] = entry;
-  }
-  simdgroup_barrier(mem_flags::mem_threadgroup);
+// A block of a lower triangle in threadgroup memory: entry (i, j) of its N rows and columns stands
+// at j N + (i - j) mod N, each column from its diagonal on. A step of an elimination then finds the
+// multipliers where it has the entries that they belong to, aligned, and lanes that read A along
+// its rows write to different banks. Blocks lie sixteen bytes more than N N apart, for the banks'
+// sake too.
+template <typename T, int N> inline constexpr uint block_stride() {
+  return N * N + (sizeof(T) < 16 ? 16 / sizeof(T) : 1);
 }
 
-template <typename T, int N>
-inline void store_columns(
-    thread const T (&x)[N],
-    device T* X,
-    uint size,
-    uint count,
-    uint stride,
-    uint lane,
+// Rows that lanes hand to each other at a time.
+template <int N> inline constexpr int segment() { return N < SEGMENT ? N : SEGMENT; }
+
+// What a kernel was told of a matrix: a view from its last row up, where the triangle is an upper
+// one, makes it a lower one.
+struct Layout {
+  long row;
+  long column;
+  bool along_rows;
+};
+
+inline Layout layout(uint row_stride, uint column_stride, bool reversed, bool both) {
+  Layout made;
+  made.row = reversed ? -long(row_stride) : long(row_stride);
+  made.column = reversed && both ? -long(column_stride) : long(column_stride);
+  made.along_rows = column_stride < row_stride;
+  return made;
+}
+
+// The blocks of TILES matrices, zero outside `rows` and `columns`. Of a diagonal block only the
+// lower triangle is read, without its diagonal where that is unit. Neighbouring threads take
+// neighbouring addresses, whichever way A lies.
+template <typename T, int N, int TILES>
+inline void load_block(
+    device const T* A,
+    Layout of_A,
+    long batch_stride,
+    uint matrices,
+    uint rows,
+    uint columns,
+    bool diagonal,
+    bool unit,
+    bool conjugated,
+    uint tid,
+    uint threads,
     threadgroup T* tile) {
+  constexpr uint LINE = N < 32 ? N : 32;
+  const uint lines = TILES > 1 ? uint(TILES * N) : (of_A.along_rows ? rows : columns);
+#pragma unroll(8)
+  for (uint line = tid / LINE; line < lines; line += threads / LINE) {
+    const uint matrix = line / uint(N);
+    const uint slow = line % uint(N);
+    device const T* from = A + long(matrix) * batch_stride;
 #pragma unroll
-  for (int k = 0; k < N; ++k) tile[lane * uint(N + 1) + uint(k)] = x[k];
-  simdgroup_barrier(mem_flags::mem_threadgroup);
-  const uint i = lane % uint(N);
-#pragma unroll
-  for (int e = 0; e < N; ++e) {
-    const uint c = uint(e) * (32 / N) + lane / uint(N);
-    if (i < size && c < count) X[ulong(c) * stride + i] = tile[c * uint(N + 1) + i];
+    for (uint part = 0; part < uint(N) / LINE; ++part) {
+      const uint fast = tid % LINE + part * LINE;
+      const uint i = of_A.along_rows ? slow : fast;
+      const uint j = of_A.along_rows ? fast : slow;
+      const bool inside = matrix < matrices && i < rows && j < columns;
+      T entry = zero<T>();
+      if (inside && (!diagonal || i > j || (i == j && !unit))) {
+        entry = from[long(i) * of_A.row + long(j) * of_A.column];
+      }
+      tile[matrix * block_stride<T, N>() + j * uint(N) + (i - j) % uint(N)] =
+          conjugated ? conj(entry) : entry;
+    }
   }
-  // The next block reads these rows along other lanes.
+}
+
+// Rows of the `count` columns of a team of WIDTH lanes: a lane gets its column, zero beyond `rows`.
+// Where columns lie along memory the lanes read along them.
+template <typename T, int N, int WIDTH>
+inline void load_columns(
+    thread T (&x)[N],
+    device const T* B,
+    Layout of_B,
+    uint rows,
+    uint count,
+    uint place,
+    threadgroup T* exchange) {
+  constexpr int ROWS = segment<N>();
+  if (of_B.along_rows) {
+    device const T* from = B + long(place) * of_B.column;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      x[i] = uint(i) < rows && place < count ? *from : zero<T>();
+      from += of_B.row;
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+      const uint entry = uint(e % ROWS * WIDTH) + place;
+      const uint i = uint(e / ROWS * ROWS) + entry % uint(ROWS);
+      const uint c = entry / uint(ROWS);
+      T value = zero<T>();
+      if (i < rows && c < count) value = B[long(i) * of_B.row + long(c) * of_B.column];
+      x[e] = value;
+    }
+#pragma unroll
+    for (int first = 0; first < N; first += ROWS) {
+#pragma unroll
+      for (int e = 0; e < ROWS; ++e) {
+        const uint entry = uint(e * WIDTH) + place;
+        exchange[entry / uint(ROWS) * uint(ROWS + 1) + entry % uint(ROWS)] = x[first + e];
+      }
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+      for (int i = 0; i < ROWS; ++i) x[first + i] = exchange[place * uint(ROWS + 1) + uint(i)];
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+  }
+}
+
+// Back again: what the lanes left in `exchange`, ROWS rows of each column.
+template <typename T, int ROWS, int WIDTH>
+inline void store_columns(
+    device T* X,
+    Layout of_X,
+    uint rows,
+    uint count,
+    uint place,
+    threadgroup const T* exchange) {
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+  for (int e = 0; e < ROWS; ++e) {
+    const uint entry = uint(e * WIDTH) + place;
+    const uint i = of_X.along_rows ? uint(e) : entry % uint(ROWS);
+    const uint c = of_X.along_rows ? place : entry / uint(ROWS);
+    if (i < rows && c < count) {
+      X[long(i) * of_X.row + long(c) * of_X.column] = exchange[c * uint(ROWS + 1) + i];
+    }
+  }
+  // Later blocks read these rows along other lanes.
   simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 }
 
-// Block (i, j) of op(A) into `tile` by columns, zero outside it. Of a diagonal block only the
-// triangle is read, without its diagonal where that is unit.
-template <typename T, int N>
-inline void load_block(
-    device const T* A,
-    uint row,
-    uint column,
-    uint end,
-    uint row_stride,
-    uint column_stride,
-    bool lower,
-    bool unit,
-    bool conjugated,
-    uint lane,
-    threadgroup T* tile) {
-  // Neighbouring lanes take neighbouring addresses, whichever way A lies.
-  const bool along_rows = column_stride < row_stride;
-#pragma unroll(8)
-  for (uint e = lane; e < uint(N * N); e += 32) {
-    const uint fast = e % uint(N);
-    const uint slow = e / uint(N);
-    const uint i = along_rows ? slow : fast;
-    const uint j = along_rows ? fast : slow;
-    const bool inside = row + i < end && column + j < end;
-    const bool triangle = row != column || (lower ? i > j : i < j) || (i == j && !unit);
-    T entry = zero<T>();
-    if (inside && triangle) {
-      entry = A[long(row + i) * long(row_stride) + long(column + j) * long(column_stride)];
+// x := M^-1 x for a column in a lane's registers: the rows from N - ACTIVE on of those that fill
+// whole segments; ACTIVE entries are left, at entry 0 the next unknown. Solved ones leave x for
+// `exchange`, then for X. What stands below row `rows` is nobody's.
+template <typename T, int N, int ACTIVE, int WIDTH>
+inline void solve_columns(
+    thread T (&x)[N],
+    threadgroup const T* tile,
+    threadgroup const T* inverse,
+    device T* X,
+    Layout of_X,
+    uint rows,
+    uint count,
+    uint place,
+    threadgroup T* exchange) {
+  constexpr int ROWS = segment<N>();
+  const uint segments = (rows + uint(ROWS - 1)) / uint(ROWS);
+  if (uint(ACTIVE / ROWS) <= segments) {
+    const uint first = segments * uint(ROWS) - uint(ACTIVE);
+    const uint steps = min(uint(ROWS), rows - first);
+#pragma unroll(1)
+    for (uint step = 0; step < steps; ++step) {
+      threadgroup const T* column = tile + (first + step) * uint(N);
+      const T by = inverse[first + step];
+      T known = mul(x[0], by);
+      if (is_zero(by)) known = quotient(x[0], column[0]);
+      exchange[place * uint(ROWS + 1) + step] = known;
+#pragma unroll
+      for (int i = 1; i < ACTIVE; ++i) x[i - 1] = mul_sub(x[i], column[i], known);
     }
-    tile[j * uint(N) + i] = conjugated ? conj(entry) : entry;
+    store_columns<T, ROWS, WIDTH>(
+        X + long(first) * of_X.row, of_X, steps, count, place, exchange);
   }
-  simdgroup_barrier(mem_flags::mem_threadgroup);
+  if constexpr (ACTIVE > ROWS) {
+    solve_columns<T, N, ACTIVE - ROWS, WIDTH>(
+        x, tile, inverse, X, of_X, rows, count, place, exchange);
+  }
 }
 
-// One simdgroup solves op(M) x = b for 32 columns of X in place, where M is the diagonal part of A
-// with rows first .. end, in blocks of N rows; a lane owns a column. The strides of A already say
+// x := x - M y, with N solved rows y of the lane's column in X. x turns round once.
+template <typename T, int N>
+inline void subtract_block(
+    thread T (&x)[N],
+    threadgroup const T* tile,
+    device const T* X,
+    Layout of_X,
+    uint count,
+    uint place,
+    threadgroup T* exchange) {
+  constexpr int ROWS = segment<N>();
+#pragma unroll(1)
+  for (uint first = 0; first < uint(N); first += uint(ROWS)) {
+    T y[ROWS];
+    load_columns<T, ROWS, 32>(
+        y, X + long(first) * of_X.row, of_X, uint(ROWS), count, place, exchange);
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) exchange[place * uint(ROWS + 1) + uint(i)] = y[i];
+#pragma unroll(1)
+    for (uint step = 0; step < uint(ROWS); ++step) {
+      threadgroup const T* column = tile + (first + step) * uint(N);
+      const T known = exchange[place * uint(ROWS + 1) + step];
+      const T turned = mul_sub(x[0], column[0], known);
+#pragma unroll
+      for (int i = 1; i < N; ++i) x[i - 1] = mul_sub(x[i], column[i], known);
+      x[N - 1] = turned;
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// One simdgroup solves op(A) X = B for 32 columns, which may be those of TILES matrices: a lane
+// owns a column in registers, N rows at a time, and every lane reads the triangle of its matrix in
+// threadgroup memory. Several simdgroups of a group have one matrix. The strides of A already say
 // whether op transposes: `lower` is of op(A). Neither the other triangle nor a unit diagonal is
-// read. X is column-major.
-template <typename T, int N>
-[[max_total_threads_per_threadgroup(64)]] kernel void triangular_solve(
+// read. X must not be B.
+template <typename T, int N, int TILES>
+[[max_total_threads_per_threadgroup(128)]] kernel void triangular_columns(
     device const T* A [[buffer(0)]],
-    device T* X [[buffer(1)]],
-    constant uint& n [[buffer(2)]],
-    constant uint& columns [[buffer(3)]],
-    constant uint& first [[buffer(4)]],
-    constant uint& end [[buffer(5)]],
-    constant uint& row_stride [[buffer(6)]],
-    constant uint& column_stride [[buffer(7)]],
-    constant long& batch_stride [[buffer(8)]],
-    constant uint& lower [[buffer(9)]],
-    constant uint& unit [[buffer(10)]],
-    constant uint& conjugated [[buffer(11)]],
+    device const T* B [[buffer(1)]],
+    device T* X [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& columns [[buffer(4)]],
+    constant uint& batch [[buffer(5)]],
+    constant uint& a_row [[buffer(6)]],
+    constant uint& a_column [[buffer(7)]],
+    constant long& a_batch [[buffer(8)]],
+    constant uint& b_row [[buffer(9)]],
+    constant uint& b_column [[buffer(10)]],
+    constant long& b_batch [[buffer(11)]],
+    constant uint& x_row [[buffer(12)]],
+    constant uint& x_column [[buffer(13)]],
+    constant long& x_batch [[buffer(14)]],
+    constant uint& lower [[buffer(15)]],
+    constant uint& unit [[buffer(16)]],
+    constant uint& conjugated [[buffer(17)]],
     uint2 group [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]]) {
-  THREADGROUP_ARRAY(T, block, N * N);
-  THREADGROUP_ARRAY(T, tile, 32 * (N + 1));
-  device const T* matrix = A + long(group.y) * batch_stride;
-  const uint first_column = group.x * 32;
-  const uint count = min(32u, columns - first_column);
-  device T* own = X + (ulong(group.y) * columns + first_column) * n;
-  const uint blocks = (end - first + uint(N) - 1) / uint(N);
-  for (uint step = 0; step < blocks; ++step) {
-    const uint row = first + (lower != 0 ? step : blocks - 1 - step) * uint(N);
-    const uint size = min(uint(N), end - row);
-    threadgroup const T* column_of_lane = tile + lane * uint(N + 1);
-    load_columns<T, N>(own + row, size, count, n, lane, tile);
+    uint2 size [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  constexpr uint WIDTH = 32 / TILES;
+  constexpr uint ROWS = segment<N>();
+  constexpr uint STRIDE = block_stride<T, N>();
+  THREADGROUP_ARRAY(T, tile, TILES * STRIDE);
+  THREADGROUP_ARRAY(T, inverse, TILES * N);
+  THREADGROUP_ARRAY(T, exchange, (TILES > 1 ? 32 : 128) * (ROWS + 1));
+  const uint threads = size.x;
+  const uint place = tid % WIDTH;
+  const uint team = TILES > 1 ? tid / WIDTH : 0;
+  const uint first_matrix = group.y * uint(TILES);
+  const uint matrix = first_matrix + team;
+  const uint first_column = (group.x * (threads / 32) + tid / 32) * WIDTH;
+  const bool owns = matrix < batch && first_column < columns;
+  const uint count = owns ? min(WIDTH, columns - first_column) : 0;
+  const bool reversed = lower == 0;
+  const Layout of_A = layout(a_row, a_column, reversed, true);
+  const Layout of_B = layout(b_row, b_column, reversed, false);
+  const Layout of_X = layout(x_row, x_column, reversed, false);
+  const long last = reversed ? long(n) - 1 : 0;
+  device const T* a = A + long(first_matrix) * a_batch - last * (of_A.row + of_A.column);
+  device const T* b = B + long(matrix) * b_batch - last * of_B.row + long(first_column) * of_B.column;
+  device T* own = X + long(matrix) * x_batch - last * of_X.row + long(first_column) * of_X.column;
+  threadgroup T* of_team = exchange + tid / WIDTH * WIDTH * (ROWS + 1);
+  threadgroup const T* of_matrix = tile + team * STRIDE;
+  for (uint row = 0; row < n; row += uint(N)) {
+    const uint rows = min(uint(N), n - row);
     T x[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) x[i] = column_of_lane[i];
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint done = 0; done < step; ++done) {
-      const uint column = first + (lower != 0 ? done : blocks - 1 - done) * uint(N);
-      load_columns<T, N>(own + column, min(uint(N), end - column), count, n, lane, tile);
-      load_block<T, N>(
-          matrix, row, column, end, row_stride, column_stride, lower != 0, unit != 0,
-          conjugated != 0, lane, block);
-#pragma unroll(2)
-      for (int j = 0; j < N; ++j) {
-        const T known = column_of_lane[j];
-#pragma unroll
-        for (int i = 0; i < N; ++i) x[i] = mul_sub(x[i], block[j * N + i], known);
+    load_columns<T, N, WIDTH>(x, b + long(row) * of_B.row, of_B, rows, count, place, of_team);
+    // Fewer rows than 32 come in one block.
+    if constexpr (TILES == 1) {
+      for (uint solved = 0; solved < row; solved += uint(N)) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        load_block<T, N, 1>(
+            a + long(row) * of_A.row + long(solved) * of_A.column, of_A, a_batch, 1, rows, N,
+            false, false, conjugated != 0, tid, threads, tile);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        subtract_block<T, N>(x, tile, own + long(solved) * of_X.row, of_X, count, place, of_team);
       }
-      simdgroup_barrier(mem_flags::mem_threadgroup);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    load_block<T, N>(
-        matrix, row, row, end, row_stride, column_stride, lower != 0, unit != 0, conjugated != 0,
-        lane, block);
-    if (lower != 0) {
-      substitute<T, N, true>(x, block, size, unit != 0);
-    } else {
-      substitute<T, N, false>(x, block, size, unit != 0);
+    load_block<T, N, TILES>(
+        a + long(row) * (of_A.row + of_A.column), of_A, a_batch, batch - first_matrix, rows, rows,
+        true, unit != 0, conjugated != 0, tid, threads, tile);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint e = tid; e < uint(TILES * N); e += threads) {
+      // Zero where a quotient is to be formed instead.
+      const uint j = e % uint(N);
+      const T pivot = j < rows ? tile[e / uint(N) * STRIDE + j * uint(N)] : zero<T>();
+      T by = has_inverse(pivot) ? quotient(one<T>(), pivot) : zero<T>();
+      inverse[e] = unit != 0 ? one<T>() : by;
     }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    store_columns<T, N>(x, own + row, size, count, n, lane, tile);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    solve_columns<T, N, N, WIDTH>(
+        x, of_matrix, inverse + team * uint(N), own + long(row) * of_X.row, of_X, rows, count,
+        place, of_team);
   }
 }
 
-// One threadgroup solves op(M) x = b in place for K columns and rows first .. end: 32 rows by one
-// simdgroup, a row a lane; then all threads take them out of the rows that are left, a row each.
-// Meant for columns of op(A) along memory. Flags and storage as above.
+// What threadgroup memory holds of K right-hand sides in triangular_few.
+template <typename T, int K> inline constexpr uint few_rows() {
+  return 16384 / (K * sizeof(T)) < 512 ? 16384 / (K * sizeof(T)) : 512;
+}
+
+// One threadgroup solves op(A) X = B for at most K columns and few_rows() rows, which stay in
+// threadgroup memory: 32 rows at a time by one simdgroup, a row a lane. Where rows of op(A) lie
+// along memory, the rows before them are taken out of these 32 first, a simdgroup a row; else these
+// out of all after them, a thread a row. Flags as above.
 template <typename T, int K>
 [[max_total_threads_per_threadgroup(512)]] kernel void triangular_few(
     device const T* A [[buffer(0)]],
-    device T* X [[buffer(1)]],
-    constant uint& n [[buffer(2)]],
-    constant uint& first [[buffer(3)]],
-    constant uint& end [[buffer(4)]],
-    constant uint& row_stride [[buffer(5)]],
-    constant uint& column_stride [[buffer(6)]],
-    constant long& batch_stride [[buffer(7)]],
-    constant uint& lower [[buffer(8)]],
-    constant uint& unit [[buffer(9)]],
-    constant uint& conjugated [[buffer(10)]],
+    device const T* B [[buffer(1)]],
+    device T* X [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& columns [[buffer(4)]],
+    constant uint& a_row [[buffer(5)]],
+    constant uint& a_column [[buffer(6)]],
+    constant long& a_batch [[buffer(7)]],
+    constant uint& b_row [[buffer(8)]],
+    constant uint& b_column [[buffer(9)]],
+    constant long& b_batch [[buffer(10)]],
+    constant uint& x_row [[buffer(11)]],
+    constant uint& x_column [[buffer(12)]],
+    constant long& x_batch [[buffer(13)]],
+    constant uint& lower [[buffer(14)]],
+    constant uint& unit [[buffer(15)]],
+    constant uint& conjugated [[buffer(16)]],
     uint group [[threadgroup_position_in_grid]],
     uint threads [[threads_per_threadgroup]],
     uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
-  THREADGROUP_ARRAY(T, known, 32 * K);
-  THREADGROUP_ARRAY(T, block, 32 * 32);
-  device const T* matrix = A + long(group) * batch_stride;
-  device T* own = X + ulong(group) * n * K;
-  const uint blocks = (end - first + 31) / 32;
-  for (uint step = 0; step < blocks; ++step) {
-    const uint top = first + (lower != 0 ? step : blocks - 1 - step) * 32;
-    const uint size = min(32u, end - top);
+  constexpr uint ROWS = few_rows<T, K>();
+  THREADGROUP_ARRAY(T, known, K * ROWS);
+  THREADGROUP_ARRAY(T, block, 32 * 33);
+  const bool reversed = lower == 0;
+  const Layout of_A = layout(a_row, a_column, reversed, true);
+  const Layout of_B = layout(b_row, b_column, reversed, false);
+  const Layout of_X = layout(x_row, x_column, reversed, false);
+  const long last = reversed ? long(n) - 1 : 0;
+  device const T* a = A + long(group) * a_batch - last * (of_A.row + of_A.column);
+  device const T* b = B + long(group) * b_batch - last * of_B.row;
+  device T* own = X + long(group) * x_batch - last * of_X.row;
+  for (uint row = tid; row < n; row += threads) {
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+      T entry = zero<T>();
+      if (uint(c) < columns) entry = b[long(row) * of_B.row + long(c) * of_B.column];
+      known[uint(c) * ROWS + row] = entry;
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint top = 0; top < n; top += 32) {
+    const uint size = min(32u, n - top);
     for (uint e = tid; e < 32 * 32; e += threads) {
-      const uint i = e % 32;
-      const uint j = e / 32;
-      const bool triangle = lower != 0 ? i > j : i < j;
-      T entry = i == j ? one<T>() : zero<T>();
-      if (i < size && j < size && (triangle || (i == j && unit == 0))) {
-        entry = matrix[long(top + i) * long(row_stride) + long(top + j) * long(column_stride)];
+      const uint i = of_A.along_rows ? e / 32 : e % 32;
+      const uint j = of_A.along_rows ? e % 32 : e / 32;
+      T entry = zero<T>();
+      if (i < size && (i > j || (i == j && unit == 0))) {
+        entry = a[long(top + i) * of_A.row + long(top + j) * of_A.column];
       }
-      block[e] = conjugated != 0 ? conj(entry) : entry;
+      block[j * 33 + i] = conjugated != 0 ? conj(entry) : entry;
+    }
+    if (of_A.along_rows) {
+      for (uint i = simd; i < size; i += threads / 32) {
+        device const T* from = a + long(top + i) * of_A.row + long(lane) * of_A.column;
+        T sum[K];
+#pragma unroll
+        for (int c = 0; c < K; ++c) sum[c] = zero<T>();
+#pragma unroll(8)
+        for (uint j = lane; j < top; j += 32) {
+          T entry = *from;
+          from += 32 * of_A.column;
+          if (conjugated != 0) entry = conj(entry);
+#pragma unroll
+          for (int c = 0; c < K; ++c) sum[c] = mul_sub(sum[c], entry, known[uint(c) * ROWS + j]);
+        }
+#pragma unroll
+        for (int c = 0; c < K; ++c) {
+          const T total = simd_sum(sum[c]);
+          const uint at = uint(c) * ROWS + top + i;
+          if (lane == 0) known[at] = known[at] + total;
+        }
+      }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simd == 0) {
+      const bool owns = lane < size;
+      const T pivot = owns && unit == 0 ? block[lane * 34] : one<T>();
+      const bool invertible = has_inverse(pivot);
+      const T inverse = invertible ? quotient(one<T>(), pivot) : zero<T>();
       T x[K];
 #pragma unroll
-      for (int c = 0; c < K; ++c) x[c] = lane < size ? own[uint(c) * n + top + lane] : zero<T>();
+      for (int c = 0; c < K; ++c) x[c] = owns ? known[uint(c) * ROWS + top + lane] : zero<T>();
 #pragma unroll(2)
-      for (uint e = 0; e < 32; ++e) {
-        const uint j = lower != 0 ? e : 31 - e;
-        const T entry = block[j * 32 + lane];
+      for (uint j = 0; j < size; ++j) {
+        const T entry = block[j * 33 + lane];
 #pragma unroll
         for (int c = 0; c < K; ++c) {
-          T solved = simd_shuffle(x[c], ushort(j));
-          if (unit == 0) solved = quotient(solved, block[j * 33]);
-          const bool open = lower != 0 ? lane > j : lane < j;
-          x[c] = lane == j ? solved : (open ? mul_sub(x[c], entry, solved) : x[c]);
+          T solved = mul(x[c], inverse);
+          if (!invertible) solved = quotient(x[c], pivot);
+          solved = simd_shuffle(solved, ushort(j));
+          x[c] = lane == j ? solved : (lane > j ? mul_sub(x[c], entry, solved) : x[c]);
         }
       }
 #pragma unroll
       for (int c = 0; c < K; ++c) {
-        known[uint(c) * 32 + lane] = x[c];
-        if (lane < size) own[uint(c) * n + top + lane] = x[c];
+        if (owns) known[uint(c) * ROWS + top + lane] = x[c];
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint begin = lower != 0 ? top + size : first;
-    const uint stop = lower != 0 ? end : top;
-    for (uint row = begin + tid; row < stop; row += threads) {
-      device const T* from =
-          matrix + long(row) * long(row_stride) + long(top) * long(column_stride);
+    for (uint row = top + size + tid; row < n && !of_A.along_rows; row += threads) {
+      device const T* from = a + long(row) * of_A.row + long(top) * of_A.column;
       T sum[K];
 #pragma unroll
-      for (int c = 0; c < K; ++c) sum[c] = own[uint(c) * n + row];
+      for (int c = 0; c < K; ++c) sum[c] = known[uint(c) * ROWS + row];
 #pragma unroll(16)
       for (uint j = 0; j < 32; ++j) {
-        T entry = zero<T>();
-        if (j < size) entry = *from;
-        from += column_stride;
+        T entry = *from;
+        from += of_A.column;
         if (conjugated != 0) entry = conj(entry);
 #pragma unroll
-        for (int c = 0; c < K; ++c) sum[c] = mul_sub(sum[c], entry, known[uint(c) * 32 + j]);
+        for (int c = 0; c < K; ++c) {
+          sum[c] = mul_sub(sum[c], entry, known[uint(c) * ROWS + top + j]);
+        }
       }
 #pragma unroll
-      for (int c = 0; c < K; ++c) own[uint(c) * n + row] = sum[c];
+      for (int c = 0; c < K; ++c) known[uint(c) * ROWS + row] = sum[c];
     }
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  for (uint row = tid; row < n; row += threads) {
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+      if (uint(c) < columns) {
+        own[long(row) * of_X.row + long(c) * of_X.column] = known[uint(c) * ROWS + row];
+      }
+    }
   }
 }
