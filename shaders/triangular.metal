@@ -13,20 +13,24 @@ template <typename T, int N> inline constexpr uint block_stride() {
 // Rows that lanes hand to each other at a time.
 template <int N> inline constexpr int segment() { return N < SEGMENT ? N : SEGMENT; }
 
-// What a kernel was told of a matrix: a view from its last row up, where the triangle is an upper
-// one, makes it a lower one.
+// Strides of a view that starts at the last row where the triangle is an upper one, which makes it a
+// lower one.
 struct Layout {
-  long row;
-  long column;
+  int row;
+  int column;
   bool along_rows;
 };
 
 inline Layout layout(uint row_stride, uint column_stride, bool reversed, bool both) {
   Layout made;
-  made.row = reversed ? -long(row_stride) : long(row_stride);
-  made.column = reversed && both ? -long(column_stride) : long(column_stride);
+  made.row = reversed ? -int(row_stride) : int(row_stride);
+  made.column = reversed && both ? -int(column_stride) : int(column_stride);
   made.along_rows = column_stride < row_stride;
   return made;
+}
+
+inline long offset(Layout of, uint row, uint column) {
+  return long(row) * long(of.row) + long(column) * long(of.column);
 }
 
 // The blocks of TILES matrices, zero outside `rows` and `columns`. Of a diagonal block only the
@@ -46,31 +50,52 @@ inline void load_block(
     uint tid,
     uint threads,
     threadgroup T* tile) {
-  constexpr uint LINE = N < 32 ? N : 32;
-  const uint lines = TILES > 1 ? uint(TILES * N) : (of_A.along_rows ? rows : columns);
-#pragma unroll(8)
-  for (uint line = tid / LINE; line < lines; line += threads / LINE) {
+  constexpr int LINE = N < 32 ? N : 32;
+  const bool along_rows = of_A.along_rows;
+  const int slow_stride = along_rows ? of_A.row : of_A.column;
+  const int fast_stride = along_rows ? of_A.column : of_A.row;
+  const int slow_end = int(along_rows ? rows : columns);
+  const int fast_end = int(along_rows ? columns : rows);
+  // Entries at least this far below the diagonal are read.
+  const int nearest = diagonal ? (unit ? 1 : 0) : -N;
+  const uint lines = TILES > 1 ? uint(TILES * N) : uint(slow_end);
+#pragma unroll(4)
+  for (uint line = tid / uint(LINE); line < lines; line += threads / uint(LINE)) {
+    const int slow = int(line % uint(N));
     const uint matrix = line / uint(N);
-    const uint slow = line % uint(N);
-    device const T* from = A + long(matrix) * batch_stride;
+    device const T* from = A + long(matrix) * batch_stride + long(slow) * long(slow_stride);
+    threadgroup T* to = tile + matrix * block_stride<T, N>();
 #pragma unroll
-    for (uint part = 0; part < uint(N) / LINE; ++part) {
-      const uint fast = tid % LINE + part * LINE;
-      const uint i = of_A.along_rows ? slow : fast;
-      const uint j = of_A.along_rows ? fast : slow;
-      const bool inside = matrix < matrices && i < rows && j < columns;
+    for (int part = 0; part < N / LINE; ++part) {
+      const int fast = int(tid % uint(LINE)) + part * LINE;
+      const int below = along_rows ? slow - fast : fast - slow;
+      const bool inside = matrix < matrices && slow < slow_end && fast < fast_end;
       T entry = zero<T>();
-      if (inside && (!diagonal || i > j || (i == j && !unit))) {
-        entry = from[long(i) * of_A.row + long(j) * of_A.column];
-      }
-      tile[matrix * block_stride<T, N>() + j * uint(N) + (i - j) % uint(N)] =
-          conjugated ? conj(entry) : entry;
+      if (inside && below >= nearest) entry = from[long(fast) * long(fast_stride)];
+      to[(along_rows ? fast : slow) * N + (below & (N - 1))] = conjugated ? conj(entry) : entry;
     }
   }
 }
 
+// How the WIDTH lanes of a team share ROWS rows of its columns where columns lie along memory: in
+// turn e a lane has row `row(e)` and column `column(e)`.
+template <int ROWS, int WIDTH> struct Turns {
+  enum {
+    across = WIDTH < ROWS ? WIDTH : ROWS,
+    parts = ROWS / across,
+    step = WIDTH / across
+  };
+};
+template <int ROWS, int WIDTH> inline uint row_of_turn(uint place, int e) {
+  typedef Turns<ROWS, WIDTH> turns;
+  return place % uint(turns::across) + uint(e % turns::parts * turns::across);
+}
+template <int ROWS, int WIDTH> inline uint column_of_turn(uint place, int e) {
+  typedef Turns<ROWS, WIDTH> turns;
+  return place / uint(turns::across) + uint(e / turns::parts * turns::step);
+}
+
 // Rows of the `count` columns of a team of WIDTH lanes: a lane gets its column, zero beyond `rows`.
-// Where columns lie along memory the lanes read along them.
 template <typename T, int N, int WIDTH>
 inline void load_columns(
     thread T (&x)[N],
@@ -82,34 +107,36 @@ inline void load_columns(
     threadgroup T* exchange) {
   constexpr int ROWS = segment<N>();
   if (of_B.along_rows) {
-    device const T* from = B + long(place) * of_B.column;
+    device const T* from = B + long(place) * long(of_B.column);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       x[i] = uint(i) < rows && place < count ? *from : zero<T>();
       from += of_B.row;
     }
-  } else {
+    return;
+  }
 #pragma unroll
-    for (int e = 0; e < N; ++e) {
-      const uint entry = uint(e % ROWS * WIDTH) + place;
-      const uint i = uint(e / ROWS * ROWS) + entry % uint(ROWS);
-      const uint c = entry / uint(ROWS);
-      T value = zero<T>();
-      if (i < rows && c < count) value = B[long(i) * of_B.row + long(c) * of_B.column];
-      x[e] = value;
-    }
+  for (int e = 0; e < ROWS; ++e) {
+    const uint row = row_of_turn<ROWS, WIDTH>(place, e);
+    const uint column = column_of_turn<ROWS, WIDTH>(place, e);
+    device const T* from = B + offset(of_B, row, column);
 #pragma unroll
     for (int first = 0; first < N; first += ROWS) {
-#pragma unroll
-      for (int e = 0; e < ROWS; ++e) {
-        const uint entry = uint(e * WIDTH) + place;
-        exchange[entry / uint(ROWS) * uint(ROWS + 1) + entry % uint(ROWS)] = x[first + e];
-      }
-      simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-      for (int i = 0; i < ROWS; ++i) x[first + i] = exchange[place * uint(ROWS + 1) + uint(i)];
-      simdgroup_barrier(mem_flags::mem_threadgroup);
+      x[first + e] = row + uint(first) < rows && column < count ? *from : zero<T>();
+      from += ROWS * of_B.row;
     }
+  }
+#pragma unroll
+  for (int first = 0; first < N; first += ROWS) {
+#pragma unroll
+    for (int e = 0; e < ROWS; ++e) {
+      const uint row = row_of_turn<ROWS, WIDTH>(place, e);
+      exchange[column_of_turn<ROWS, WIDTH>(place, e) * uint(ROWS + 1) + row] = x[first + e];
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) x[first + i] = exchange[place * uint(ROWS + 1) + uint(i)];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
 
@@ -123,13 +150,21 @@ inline void store_columns(
     uint place,
     threadgroup const T* exchange) {
   simdgroup_barrier(mem_flags::mem_threadgroup);
+  if (of_X.along_rows) {
+    device T* to = X + long(place) * long(of_X.column);
 #pragma unroll
-  for (int e = 0; e < ROWS; ++e) {
-    const uint entry = uint(e * WIDTH) + place;
-    const uint i = of_X.along_rows ? uint(e) : entry % uint(ROWS);
-    const uint c = of_X.along_rows ? place : entry / uint(ROWS);
-    if (i < rows && c < count) {
-      X[long(i) * of_X.row + long(c) * of_X.column] = exchange[c * uint(ROWS + 1) + i];
+    for (int i = 0; i < ROWS; ++i) {
+      if (uint(i) < rows && place < count) *to = exchange[place * uint(ROWS + 1) + uint(i)];
+      to += of_X.row;
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < ROWS; ++e) {
+      const uint row = row_of_turn<ROWS, WIDTH>(place, e);
+      const uint column = column_of_turn<ROWS, WIDTH>(place, e);
+      if (row < rows && column < count) {
+        X[offset(of_X, row, column)] = exchange[column * uint(ROWS + 1) + row];
+      }
     }
   }
   // Later blocks read these rows along other lanes.
@@ -166,7 +201,7 @@ inline void solve_columns(
       for (int i = 1; i < ACTIVE; ++i) x[i - 1] = mul_sub(x[i], column[i], known);
     }
     store_columns<T, ROWS, WIDTH>(
-        X + long(first) * of_X.row, of_X, steps, count, place, exchange);
+        X + offset(of_X, first, 0), of_X, steps, count, place, exchange);
   }
   if constexpr (ACTIVE > ROWS) {
     solve_columns<T, N, ACTIVE - ROWS, WIDTH>(
@@ -189,7 +224,7 @@ inline void subtract_block(
   for (uint first = 0; first < uint(N); first += uint(ROWS)) {
     T y[ROWS];
     load_columns<T, ROWS, 32>(
-        y, X + long(first) * of_X.row, of_X, uint(ROWS), count, place, exchange);
+        y, X + offset(of_X, first, 0), of_X, uint(ROWS), count, place, exchange);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) exchange[place * uint(ROWS + 1) + uint(i)] = y[i];
 #pragma unroll(1)
@@ -251,30 +286,30 @@ template <typename T, int N, int TILES>
   const Layout of_A = layout(a_row, a_column, reversed, true);
   const Layout of_B = layout(b_row, b_column, reversed, false);
   const Layout of_X = layout(x_row, x_column, reversed, false);
-  const long last = reversed ? long(n) - 1 : 0;
-  device const T* a = A + long(first_matrix) * a_batch - last * (of_A.row + of_A.column);
-  device const T* b = B + long(matrix) * b_batch - last * of_B.row + long(first_column) * of_B.column;
-  device T* own = X + long(matrix) * x_batch - last * of_X.row + long(first_column) * of_X.column;
+  const uint last = reversed ? n - 1 : 0;
+  device const T* a = A + long(first_matrix) * a_batch - offset(of_A, last, last);
+  device const T* b = B + long(matrix) * b_batch - offset(of_B, last, 0) + offset(of_B, 0, first_column);
+  device T* own = X + long(matrix) * x_batch - offset(of_X, last, 0) + offset(of_X, 0, first_column);
   threadgroup T* of_team = exchange + tid / WIDTH * WIDTH * (ROWS + 1);
   threadgroup const T* of_matrix = tile + team * STRIDE;
   for (uint row = 0; row < n; row += uint(N)) {
     const uint rows = min(uint(N), n - row);
     T x[N];
-    load_columns<T, N, WIDTH>(x, b + long(row) * of_B.row, of_B, rows, count, place, of_team);
+    load_columns<T, N, WIDTH>(x, b + offset(of_B, row, 0), of_B, rows, count, place, of_team);
     // Fewer rows than 32 come in one block.
     if constexpr (TILES == 1) {
       for (uint solved = 0; solved < row; solved += uint(N)) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
         load_block<T, N, 1>(
-            a + long(row) * of_A.row + long(solved) * of_A.column, of_A, a_batch, 1, rows, N,
+            a + offset(of_A, row, solved), of_A, a_batch, 1, rows, N,
             false, false, conjugated != 0, tid, threads, tile);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        subtract_block<T, N>(x, tile, own + long(solved) * of_X.row, of_X, count, place, of_team);
+        subtract_block<T, N>(x, tile, own + offset(of_X, solved, 0), of_X, count, place, of_team);
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     load_block<T, N, TILES>(
-        a + long(row) * (of_A.row + of_A.column), of_A, a_batch, batch - first_matrix, rows, rows,
+        a + offset(of_A, row, row), of_A, a_batch, batch - first_matrix, rows, rows,
         true, unit != 0, conjugated != 0, tid, threads, tile);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint e = tid; e < uint(TILES * N); e += threads) {
@@ -286,7 +321,7 @@ template <typename T, int N, int TILES>
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     solve_columns<T, N, N, WIDTH>(
-        x, of_matrix, inverse + team * uint(N), own + long(row) * of_X.row, of_X, rows, count,
+        x, of_matrix, inverse + team * uint(N), own + offset(of_X, row, 0), of_X, rows, count,
         place, of_team);
   }
 }
@@ -331,15 +366,15 @@ template <typename T, int K>
   const Layout of_A = layout(a_row, a_column, reversed, true);
   const Layout of_B = layout(b_row, b_column, reversed, false);
   const Layout of_X = layout(x_row, x_column, reversed, false);
-  const long last = reversed ? long(n) - 1 : 0;
-  device const T* a = A + long(group) * a_batch - last * (of_A.row + of_A.column);
-  device const T* b = B + long(group) * b_batch - last * of_B.row;
-  device T* own = X + long(group) * x_batch - last * of_X.row;
+  const uint last = reversed ? n - 1 : 0;
+  device const T* a = A + long(group) * a_batch - offset(of_A, last, last);
+  device const T* b = B + long(group) * b_batch - offset(of_B, last, 0);
+  device T* own = X + long(group) * x_batch - offset(of_X, last, 0);
   for (uint row = tid; row < n; row += threads) {
 #pragma unroll
     for (int c = 0; c < K; ++c) {
       T entry = zero<T>();
-      if (uint(c) < columns) entry = b[long(row) * of_B.row + long(c) * of_B.column];
+      if (uint(c) < columns) entry = b[offset(of_B, row, uint(c))];
       known[uint(c) * ROWS + row] = entry;
     }
   }
@@ -351,20 +386,20 @@ template <typename T, int K>
       const uint j = of_A.along_rows ? e % 32 : e / 32;
       T entry = zero<T>();
       if (i < size && (i > j || (i == j && unit == 0))) {
-        entry = a[long(top + i) * of_A.row + long(top + j) * of_A.column];
+        entry = a[offset(of_A, top + i, top + j)];
       }
       block[j * 33 + i] = conjugated != 0 ? conj(entry) : entry;
     }
     if (of_A.along_rows) {
       for (uint i = simd; i < size; i += threads / 32) {
-        device const T* from = a + long(top + i) * of_A.row + long(lane) * of_A.column;
+        device const T* from = a + offset(of_A, top + i, lane);
         T sum[K];
 #pragma unroll
         for (int c = 0; c < K; ++c) sum[c] = zero<T>();
 #pragma unroll(8)
         for (uint j = lane; j < top; j += 32) {
           T entry = *from;
-          from += 32 * of_A.column;
+          from += 32 * long(of_A.column);
           if (conjugated != 0) entry = conj(entry);
 #pragma unroll
           for (int c = 0; c < K; ++c) sum[c] = mul_sub(sum[c], entry, known[uint(c) * ROWS + j]);
@@ -404,7 +439,7 @@ template <typename T, int K>
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint row = top + size + tid; row < n && !of_A.along_rows; row += threads) {
-      device const T* from = a + long(row) * of_A.row + long(top) * of_A.column;
+      device const T* from = a + offset(of_A, row, top);
       T sum[K];
 #pragma unroll
       for (int c = 0; c < K; ++c) sum[c] = known[uint(c) * ROWS + row];
@@ -427,7 +462,7 @@ template <typename T, int K>
 #pragma unroll
     for (int c = 0; c < K; ++c) {
       if (uint(c) < columns) {
-        own[long(row) * of_X.row + long(c) * of_X.column] = known[uint(c) * ROWS + row];
+        own[offset(of_X, row, uint(c))] = known[uint(c) * ROWS + row];
       }
     }
   }

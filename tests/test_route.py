@@ -197,7 +197,7 @@ def test_which_of_what_is_no_matrix(A: Any) -> None:
         ("lu_factor", 200, "lu_panel of 32 columns, lu_swap, matmul"),
         ("det", 40, "lu_group, lu_det_simd"),
         ("slogdet", 8, "lu_simd, lu_det_tiny"),
-        ("inv", 40, "lu_group, triangular_solve"),
+        ("inv", 40, "lu_group, triangular_columns"),
     ],
 )
 def test_which_names_the_kernels(name: str, n: int, kernels: str) -> None:
