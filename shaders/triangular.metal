@@ -77,8 +77,9 @@ inline void load_block(
   }
 }
 
-// How the WIDTH lanes of a team share ROWS rows of its columns where columns lie along memory: in
-// turn e a lane has row `row(e)` and column `column(e)`.
+// How the WIDTH lanes of a team share ROWS rows of its columns: where rows lie along memory, each
+// lane takes its column; else the lanes read along the columns, and in turn e a lane has this row
+// and this column.
 template <int ROWS, int WIDTH> struct Turns {
   enum {
     across = WIDTH < ROWS ? WIDTH : ROWS,
@@ -86,99 +87,69 @@ template <int ROWS, int WIDTH> struct Turns {
     step = WIDTH / across
   };
 };
-template <int ROWS, int WIDTH> inline uint row_of_turn(uint place, int e) {
+template <int ROWS, int WIDTH> inline uint row_of_turn(bool along_rows, uint place, int e) {
   typedef Turns<ROWS, WIDTH> turns;
-  return place % uint(turns::across) + uint(e % turns::parts * turns::across);
+  return along_rows ? uint(e)
+                    : place % uint(turns::across) + uint(e % turns::parts * turns::across);
 }
-template <int ROWS, int WIDTH> inline uint column_of_turn(uint place, int e) {
+template <int ROWS, int WIDTH> inline uint column_of_turn(bool along_rows, uint place, int e) {
   typedef Turns<ROWS, WIDTH> turns;
-  return place / uint(turns::across) + uint(e / turns::parts * turns::step);
+  return along_rows ? place : place / uint(turns::across) + uint(e / turns::parts * turns::step);
 }
 
-// Rows of the `count` columns of a team of WIDTH lanes: a lane gets its column, zero beyond `rows`.
-template <typename T, int N, int WIDTH>
-inline void load_columns(
-    thread T (&x)[N],
-    device const T* B,
-    Layout of_B,
-    uint rows,
-    uint count,
-    uint place,
-    threadgroup T* exchange) {
-  constexpr int ROWS = segment<N>();
-  if (of_B.along_rows) {
-    device const T* from = B + long(place) * long(of_B.column);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      x[i] = uint(i) < rows && place < count ? *from : zero<T>();
-      from += of_B.row;
-    }
-    return;
-  }
+// A lane's share of the first `rows` rows of `count` columns, on its way to `exchange`.
+template <typename T, int ROWS, int WIDTH>
+inline void read_share(
+    thread T (&share)[ROWS], device const T* B, Layout of_B, uint rows, uint count, uint place) {
 #pragma unroll
   for (int e = 0; e < ROWS; ++e) {
-    const uint row = row_of_turn<ROWS, WIDTH>(place, e);
-    const uint column = column_of_turn<ROWS, WIDTH>(place, e);
-    device const T* from = B + offset(of_B, row, column);
-#pragma unroll
-    for (int first = 0; first < N; first += ROWS) {
-      x[first + e] = row + uint(first) < rows && column < count ? *from : zero<T>();
-      from += ROWS * of_B.row;
-    }
-  }
-#pragma unroll
-  for (int first = 0; first < N; first += ROWS) {
-#pragma unroll
-    for (int e = 0; e < ROWS; ++e) {
-      const uint row = row_of_turn<ROWS, WIDTH>(place, e);
-      exchange[column_of_turn<ROWS, WIDTH>(place, e) * uint(ROWS + 1) + row] = x[first + e];
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) x[first + i] = exchange[place * uint(ROWS + 1) + uint(i)];
-    simdgroup_barrier(mem_flags::mem_threadgroup);
+    const uint i = row_of_turn<ROWS, WIDTH>(of_B.along_rows, place, e);
+    const uint c = column_of_turn<ROWS, WIDTH>(of_B.along_rows, place, e);
+    T entry = zero<T>();
+    if (i < rows && c < count) entry = B[offset(of_B, i, c)];
+    share[e] = entry;
   }
 }
 
-// Back again: what the lanes left in `exchange`, ROWS rows of each column.
+// `exchange` has ROWS rows of a team's columns, a column every ROWS + 1. No lane may still need
+// what it held before.
 template <typename T, int ROWS, int WIDTH>
-inline void store_columns(
-    device T* X,
-    Layout of_X,
-    uint rows,
-    uint count,
-    uint place,
-    threadgroup const T* exchange) {
+inline void hand_over(
+    thread const T (&share)[ROWS], bool along_rows, uint place, threadgroup T* exchange) {
+#pragma unroll
+  for (int e = 0; e < ROWS; ++e) {
+    const uint i = row_of_turn<ROWS, WIDTH>(along_rows, place, e);
+    const uint c = column_of_turn<ROWS, WIDTH>(along_rows, place, e);
+    exchange[c * uint(ROWS + 1) + i] = share[e];
+  }
   simdgroup_barrier(mem_flags::mem_threadgroup);
-  if (of_X.along_rows) {
-    device T* to = X + long(place) * long(of_X.column);
+}
+
+template <typename T, int ROWS, int WIDTH>
+inline void write_share(
+    device T* X, Layout of_X, uint rows, uint count, uint place, threadgroup const T* exchange) {
+  simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-      if (uint(i) < rows && place < count) *to = exchange[place * uint(ROWS + 1) + uint(i)];
-      to += of_X.row;
-    }
-  } else {
-#pragma unroll
-    for (int e = 0; e < ROWS; ++e) {
-      const uint row = row_of_turn<ROWS, WIDTH>(place, e);
-      const uint column = column_of_turn<ROWS, WIDTH>(place, e);
-      if (row < rows && column < count) {
-        X[offset(of_X, row, column)] = exchange[column * uint(ROWS + 1) + row];
-      }
-    }
+  for (int e = 0; e < ROWS; ++e) {
+    const uint i = row_of_turn<ROWS, WIDTH>(of_X.along_rows, place, e);
+    const uint c = column_of_turn<ROWS, WIDTH>(of_X.along_rows, place, e);
+    if (i < rows && c < count) X[offset(of_X, i, c)] = exchange[c * uint(ROWS + 1) + i];
   }
   // Later blocks read these rows along other lanes.
   simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 }
 
-// x := M^-1 x for a column in a lane's registers: the rows from N - ACTIVE on of those that fill
-// whole segments; ACTIVE entries are left, at entry 0 the next unknown. Solved ones leave x for
-// `exchange`, then for X. What stands below row `rows` is nobody's.
+// The rows of a block from N - ACTIVE on, of those that fill whole segments. A lane has in `sum`
+// what the solved unknowns take from the ACTIVE rows that are left, at entry 0 the next one, and
+// in `share` its part of the segment of B. What stands below row `rows` is nobody's.
 template <typename T, int N, int ACTIVE, int WIDTH>
-inline void solve_columns(
-    thread T (&x)[N],
+inline void solve_segments(
+    thread T (&sum)[N],
+    thread T (&share)[segment<N>()],
     threadgroup const T* tile,
     threadgroup const T* inverse,
+    device const T* B,
+    Layout of_B,
     device T* X,
     Layout of_X,
     uint rows,
@@ -190,29 +161,36 @@ inline void solve_columns(
   if (uint(ACTIVE / ROWS) <= segments) {
     const uint first = segments * uint(ROWS) - uint(ACTIVE);
     const uint steps = min(uint(ROWS), rows - first);
+    hand_over<T, ROWS, WIDTH>(share, of_B.along_rows, place, exchange);
+    if constexpr (ACTIVE > ROWS) {
+      const uint next = first + uint(ROWS);
+      read_share<T, ROWS, WIDTH>(
+          share, B + offset(of_B, next, 0), of_B, rows - next, count, place);
+    }
 #pragma unroll(1)
     for (uint step = 0; step < steps; ++step) {
       threadgroup const T* column = tile + (first + step) * uint(N);
+      threadgroup T* entry = exchange + place * uint(ROWS + 1) + step;
+      const T open = *entry + sum[0];
       const T by = inverse[first + step];
-      T known = mul(x[0], by);
-      if (is_zero(by)) known = quotient(x[0], column[0]);
-      exchange[place * uint(ROWS + 1) + step] = known;
+      T known = mul(open, by);
+      if (is_zero(by)) known = quotient(open, column[0]);
+      *entry = known;
 #pragma unroll
-      for (int i = 1; i < ACTIVE; ++i) x[i - 1] = mul_sub(x[i], column[i], known);
+      for (int i = 1; i < ACTIVE; ++i) sum[i - 1] = mul_sub(sum[i], column[i], known);
     }
-    store_columns<T, ROWS, WIDTH>(
-        X + offset(of_X, first, 0), of_X, steps, count, place, exchange);
+    write_share<T, ROWS, WIDTH>(X + offset(of_X, first, 0), of_X, steps, count, place, exchange);
   }
   if constexpr (ACTIVE > ROWS) {
-    solve_columns<T, N, ACTIVE - ROWS, WIDTH>(
-        x, tile, inverse, X, of_X, rows, count, place, exchange);
+    solve_segments<T, N, ACTIVE - ROWS, WIDTH>(
+        sum, share, tile, inverse, B, of_B, X, of_X, rows, count, place, exchange);
   }
 }
 
-// x := x - M y, with N solved rows y of the lane's column in X. x turns round once.
+// What N solved rows of X take from the rows of another block, which turn round in `sum` once.
 template <typename T, int N>
 inline void subtract_block(
-    thread T (&x)[N],
+    thread T (&sum)[N],
     threadgroup const T* tile,
     device const T* X,
     Layout of_X,
@@ -222,19 +200,17 @@ inline void subtract_block(
   constexpr int ROWS = segment<N>();
 #pragma unroll(1)
   for (uint first = 0; first < uint(N); first += uint(ROWS)) {
-    T y[ROWS];
-    load_columns<T, ROWS, 32>(
-        y, X + offset(of_X, first, 0), of_X, uint(ROWS), count, place, exchange);
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) exchange[place * uint(ROWS + 1) + uint(i)] = y[i];
+    T share[ROWS];
+    read_share<T, ROWS, 32>(share, X + offset(of_X, first, 0), of_X, ROWS, count, place);
+    hand_over<T, ROWS, 32>(share, of_X.along_rows, place, exchange);
 #pragma unroll(1)
     for (uint step = 0; step < uint(ROWS); ++step) {
       threadgroup const T* column = tile + (first + step) * uint(N);
       const T known = exchange[place * uint(ROWS + 1) + step];
-      const T turned = mul_sub(x[0], column[0], known);
+      const T turned = mul_sub(sum[0], column[0], known);
 #pragma unroll
-      for (int i = 1; i < N; ++i) x[i - 1] = mul_sub(x[i], column[i], known);
-      x[N - 1] = turned;
+      for (int i = 1; i < N; ++i) sum[i - 1] = mul_sub(sum[i], column[i], known);
+      sum[N - 1] = turned;
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
@@ -269,7 +245,7 @@ template <typename T, int N, int TILES>
     uint2 size [[threads_per_threadgroup]],
     uint tid [[thread_index_in_threadgroup]]) {
   constexpr uint WIDTH = 32 / TILES;
-  constexpr uint ROWS = segment<N>();
+  constexpr int ROWS = segment<N>();
   constexpr uint STRIDE = block_stride<T, N>();
   THREADGROUP_ARRAY(T, tile, TILES * STRIDE);
   THREADGROUP_ARRAY(T, inverse, TILES * N);
@@ -290,39 +266,45 @@ template <typename T, int N, int TILES>
   device const T* a = A + long(first_matrix) * a_batch - offset(of_A, last, last);
   device const T* b = B + long(matrix) * b_batch - offset(of_B, last, 0) + offset(of_B, 0, first_column);
   device T* own = X + long(matrix) * x_batch - offset(of_X, last, 0) + offset(of_X, 0, first_column);
-  threadgroup T* of_team = exchange + tid / WIDTH * WIDTH * (ROWS + 1);
+  threadgroup T* of_team = exchange + tid / WIDTH * WIDTH * uint(ROWS + 1);
   threadgroup const T* of_matrix = tile + team * STRIDE;
   for (uint row = 0; row < n; row += uint(N)) {
     const uint rows = min(uint(N), n - row);
-    T x[N];
-    load_columns<T, N, WIDTH>(x, b + offset(of_B, row, 0), of_B, rows, count, place, of_team);
+    device const T* of_block = b + offset(of_B, row, 0);
+    T share[ROWS];
+    read_share<T, ROWS, WIDTH>(share, of_block, of_B, rows, count, place);
+    // Products are summed before B is added: where they are small beside it, so are their errors.
+    T sum[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] = zero<T>();
     // Fewer rows than 32 come in one block.
     if constexpr (TILES == 1) {
       for (uint solved = 0; solved < row; solved += uint(N)) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
         load_block<T, N, 1>(
-            a + offset(of_A, row, solved), of_A, a_batch, 1, rows, N,
-            false, false, conjugated != 0, tid, threads, tile);
+            a + offset(of_A, row, solved), of_A, a_batch, 1, rows, N, false, false,
+            conjugated != 0, tid, threads, tile);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        subtract_block<T, N>(x, tile, own + offset(of_X, solved, 0), of_X, count, place, of_team);
+        subtract_block<T, N>(
+            sum, tile, own + offset(of_X, solved, 0), of_X, count, place, of_team);
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     load_block<T, N, TILES>(
-        a + offset(of_A, row, row), of_A, a_batch, batch - first_matrix, rows, rows,
-        true, unit != 0, conjugated != 0, tid, threads, tile);
+        a + offset(of_A, row, row), of_A, a_batch, batch - first_matrix, rows, rows, true,
+        unit != 0, conjugated != 0, tid, threads, tile);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint e = tid; e < uint(TILES * N); e += threads) {
       // Zero where a quotient is to be formed instead.
       const uint j = e % uint(N);
       const T pivot = j < rows ? tile[e / uint(N) * STRIDE + j * uint(N)] : zero<T>();
-      T by = has_inverse(pivot) ? quotient(one<T>(), pivot) : zero<T>();
+      const T by = has_inverse(pivot) ? quotient(one<T>(), pivot) : zero<T>();
       inverse[e] = unit != 0 ? one<T>() : by;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    solve_columns<T, N, N, WIDTH>(
-        x, of_matrix, inverse + team * uint(N), own + offset(of_X, row, 0), of_X, rows, count,
-        place, of_team);
+    solve_segments<T, N, N, WIDTH>(
+        sum, share, of_matrix, inverse + team * uint(N), of_block, of_B,
+        own + offset(of_X, row, 0), of_X, rows, count, place, of_team);
   }
 }
 
@@ -333,8 +315,8 @@ template <typename T, int K> inline constexpr uint few_rows() {
 
 // One threadgroup solves op(A) X = B for at most K columns and few_rows() rows, which stay in
 // threadgroup memory: 32 rows at a time by one simdgroup, a row a lane. Where rows of op(A) lie
-// along memory, the rows before them are taken out of these 32 first, a simdgroup a row; else these
-// out of all after them, a thread a row. Flags as above.
+// along memory, what the rows before take from these 32 is summed first, a simdgroup a row; else
+// what these take from all after them, a thread a row. Flags as above.
 template <typename T, int K>
 [[max_total_threads_per_threadgroup(512)]] kernel void triangular_few(
     device const T* A [[buffer(0)]],
@@ -361,7 +343,7 @@ template <typename T, int K>
     uint simd [[simdgroup_index_in_threadgroup]]) {
   constexpr uint ROWS = few_rows<T, K>();
   THREADGROUP_ARRAY(T, known, K * ROWS);
-  THREADGROUP_ARRAY(T, block, 32 * 33);
+  THREADGROUP_ARRAY(T, block, 32 * 32);
   const bool reversed = lower == 0;
   const Layout of_A = layout(a_row, a_column, reversed, true);
   const Layout of_B = layout(b_row, b_column, reversed, false);
@@ -370,17 +352,18 @@ template <typename T, int K>
   device const T* a = A + long(group) * a_batch - offset(of_A, last, last);
   device const T* b = B + long(group) * b_batch - offset(of_B, last, 0);
   device T* own = X + long(group) * x_batch - offset(of_X, last, 0);
-  for (uint row = tid; row < n; row += threads) {
-#pragma unroll
-    for (int c = 0; c < K; ++c) {
-      T entry = zero<T>();
-      if (uint(c) < columns) entry = b[offset(of_B, row, uint(c))];
-      known[uint(c) * ROWS + row] = entry;
-    }
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint e = tid; e < K * ROWS; e += threads) known[e] = zero<T>();
   for (uint top = 0; top < n; top += 32) {
     const uint size = min(32u, n - top);
+    const bool owns = lane < size;
+    T right[K];
+    if (simd == 0) {
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+        const bool inside = owns && uint(c) < columns;
+        right[c] = inside ? b[offset(of_B, top + lane, uint(c))] : zero<T>();
+      }
+    }
     for (uint e = tid; e < 32 * 32; e += threads) {
       const uint i = of_A.along_rows ? e / 32 : e % 32;
       const uint j = of_A.along_rows ? e % 32 : e / 32;
@@ -388,7 +371,7 @@ template <typename T, int K>
       if (i < size && (i > j || (i == j && unit == 0))) {
         entry = a[offset(of_A, top + i, top + j)];
       }
-      block[j * 33 + i] = conjugated != 0 ? conj(entry) : entry;
+      block[j * 32 + (i - j) % 32] = conjugated != 0 ? conj(entry) : entry;
     }
     if (of_A.along_rows) {
       for (uint i = simd; i < size; i += threads / 32) {
@@ -407,34 +390,35 @@ template <typename T, int K>
 #pragma unroll
         for (int c = 0; c < K; ++c) {
           const T total = simd_sum(sum[c]);
-          const uint at = uint(c) * ROWS + top + i;
-          if (lane == 0) known[at] = known[at] + total;
+          if (lane == 0) known[uint(c) * ROWS + top + i] = total;
         }
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simd == 0) {
-      const bool owns = lane < size;
-      const T pivot = owns && unit == 0 ? block[lane * 34] : one<T>();
+      const T pivot = owns && unit == 0 ? block[lane * 32] : one<T>();
       const bool invertible = has_inverse(pivot);
       const T inverse = invertible ? quotient(one<T>(), pivot) : zero<T>();
+      T sum[K];
       T x[K];
 #pragma unroll
-      for (int c = 0; c < K; ++c) x[c] = owns ? known[uint(c) * ROWS + top + lane] : zero<T>();
+      for (int c = 0; c < K; ++c) sum[c] = owns ? known[uint(c) * ROWS + top + lane] : zero<T>();
 #pragma unroll(2)
       for (uint j = 0; j < size; ++j) {
-        const T entry = block[j * 33 + lane];
+        const T entry = block[j * 32 + (lane - j) % 32];
 #pragma unroll
         for (int c = 0; c < K; ++c) {
-          T solved = mul(x[c], inverse);
-          if (!invertible) solved = quotient(x[c], pivot);
-          solved = simd_shuffle(solved, ushort(j));
-          x[c] = lane == j ? solved : (lane > j ? mul_sub(x[c], entry, solved) : x[c]);
+          // Final once j is the lane's own row.
+          x[c] = mul(right[c] + sum[c], inverse);
+          if (!invertible) x[c] = quotient(right[c] + sum[c], pivot);
+          const T solved = simd_shuffle(x[c], ushort(j));
+          if (lane > j) sum[c] = mul_sub(sum[c], entry, solved);
         }
       }
 #pragma unroll
       for (int c = 0; c < K; ++c) {
         if (owns) known[uint(c) * ROWS + top + lane] = x[c];
+        if (owns && uint(c) < columns) own[offset(of_X, top + lane, uint(c))] = x[c];
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -457,13 +441,5 @@ template <typename T, int K>
       for (int c = 0; c < K; ++c) known[uint(c) * ROWS + row] = sum[c];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-  }
-  for (uint row = tid; row < n; row += threads) {
-#pragma unroll
-    for (int c = 0; c < K; ++c) {
-      if (uint(c) < columns) {
-        own[offset(of_X, row, uint(c))] = known[uint(c) * ROWS + row];
-      }
-    }
   }
 }
