@@ -139,51 +139,35 @@ inline void write_share(
   simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 }
 
-// The rows of a block from N - ACTIVE on, of those that fill whole segments. A lane has in `sum`
-// what the solved unknowns take from the ACTIVE rows that are left, at entry 0 the next one, and
-// in `share` its part of the segment of B. What stands below row `rows` is nobody's.
-template <typename T, int N, int ACTIVE, int WIDTH>
-inline void solve_segments(
+// The next `steps` unknowns of the `active` ones that are left, a whole number of segments. A lane
+// has in `sum` what the solved ones take from these, at entry 0 from the next, and in `right` the
+// right-hand sides of a segment, whose place the solution takes. What stands beyond the last
+// unknown is nobody's.
+template <typename T, int N, int ACTIVE>
+inline void solve_segment(
     thread T (&sum)[N],
-    thread T (&share)[segment<N>()],
-    threadgroup const T* tile,
+    threadgroup const T* column,
     threadgroup const T* inverse,
-    device const T* B,
-    Layout of_B,
-    device T* X,
-    Layout of_X,
-    uint rows,
-    uint count,
-    uint place,
-    threadgroup T* exchange) {
+    threadgroup T* right,
+    uint active,
+    uint steps) {
   constexpr int ROWS = segment<N>();
-  const uint segments = (rows + uint(ROWS - 1)) / uint(ROWS);
-  if (uint(ACTIVE / ROWS) <= segments) {
-    const uint first = segments * uint(ROWS) - uint(ACTIVE);
-    const uint steps = min(uint(ROWS), rows - first);
-    hand_over<T, ROWS, WIDTH>(share, of_B.along_rows, place, exchange);
-    if constexpr (ACTIVE > ROWS) {
-      const uint next = first + uint(ROWS);
-      read_share<T, ROWS, WIDTH>(
-          share, B + offset(of_B, next, 0), of_B, rows - next, count, place);
-    }
+  if (active == uint(ACTIVE)) {
 #pragma unroll(1)
     for (uint step = 0; step < steps; ++step) {
-      threadgroup const T* column = tile + (first + step) * uint(N);
-      threadgroup T* entry = exchange + place * uint(ROWS + 1) + step;
-      const T open = *entry + sum[0];
-      const T by = inverse[first + step];
+      const T open = right[step] + sum[0];
+      const T by = inverse[step];
       T known = mul(open, by);
       if (is_zero(by)) known = quotient(open, column[0]);
-      *entry = known;
+      right[step] = known;
 #pragma unroll
       for (int i = 1; i < ACTIVE; ++i) sum[i - 1] = mul_sub(sum[i], column[i], known);
+      column += N;
     }
-    write_share<T, ROWS, WIDTH>(X + offset(of_X, first, 0), of_X, steps, count, place, exchange);
-  }
-  if constexpr (ACTIVE > ROWS) {
-    solve_segments<T, N, ACTIVE - ROWS, WIDTH>(
-        sum, share, tile, inverse, B, of_B, X, of_X, rows, count, place, exchange);
+  } else {
+    if constexpr (ACTIVE > ROWS) {
+      solve_segment<T, N, ACTIVE - ROWS>(sum, column, inverse, right, active, steps);
+    }
   }
 }
 
@@ -270,9 +254,8 @@ template <typename T, int N, int TILES>
   threadgroup const T* of_matrix = tile + team * STRIDE;
   for (uint row = 0; row < n; row += uint(N)) {
     const uint rows = min(uint(N), n - row);
-    device const T* of_block = b + offset(of_B, row, 0);
     T share[ROWS];
-    read_share<T, ROWS, WIDTH>(share, of_block, of_B, rows, count, place);
+    read_share<T, ROWS, WIDTH>(share, b + offset(of_B, row, 0), of_B, rows, count, place);
     // Products are summed before B is added: where they are small beside it, so are their errors.
     T sum[N];
 #pragma unroll
@@ -302,9 +285,19 @@ template <typename T, int N, int TILES>
       inverse[e] = unit != 0 ? one<T>() : by;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    solve_segments<T, N, N, WIDTH>(
-        sum, share, of_matrix, inverse + team * uint(N), of_block, of_B,
-        own + offset(of_X, row, 0), of_X, rows, count, place, of_team);
+    const uint padded = (rows + uint(ROWS - 1)) / uint(ROWS) * uint(ROWS);
+#pragma unroll(1)
+    for (uint first = 0; first < rows; first += uint(ROWS)) {
+      const uint next = first + uint(ROWS);
+      hand_over<T, ROWS, WIDTH>(share, of_B.along_rows, place, of_team);
+      read_share<T, ROWS, WIDTH>(
+          share, b + offset(of_B, row + next, 0), of_B, rows > next ? rows - next : 0, count, place);
+      solve_segment<T, N, N>(
+          sum, of_matrix + first * uint(N), inverse + team * uint(N) + first,
+          of_team + place * uint(ROWS + 1), padded - first, min(uint(ROWS), rows - first));
+      write_share<T, ROWS, WIDTH>(
+          own + offset(of_X, row + first, 0), of_X, rows - first, count, place, of_team);
+    }
   }
 }
 
