@@ -35,7 +35,7 @@ inline long offset(Layout of, uint row, uint column) {
 
 // The blocks of TILES matrices, zero outside `rows` and `columns`. Of a diagonal block only the
 // lower triangle is read, without its diagonal where that is unit. Neighbouring threads take
-// neighbouring addresses, whichever way A lies.
+// neighbouring addresses, whichever way A lies; a thread has several of them under way.
 template <typename T, int N, int TILES>
 inline void load_block(
     device const T* A,
@@ -51,6 +51,8 @@ inline void load_block(
     uint threads,
     threadgroup T* tile) {
   constexpr int LINE = N < 32 ? N : 32;
+  constexpr int PARTS = N / LINE;
+  constexpr int LOADS = 8;
   const bool along_rows = of_A.along_rows;
   const int slow_stride = along_rows ? of_A.row : of_A.column;
   const int fast_stride = along_rows ? of_A.column : of_A.row;
@@ -58,82 +60,102 @@ inline void load_block(
   const int fast_end = int(along_rows ? columns : rows);
   // Entries at least this far below the diagonal are read.
   const int nearest = diagonal ? (unit ? 1 : 0) : -N;
-  const uint lines = TILES > 1 ? uint(TILES * N) : uint(slow_end);
-#pragma unroll(4)
-  for (uint line = tid / uint(LINE); line < lines; line += threads / uint(LINE)) {
-    const int slow = int(line % uint(N));
-    const uint matrix = line / uint(N);
-    device const T* from = A + long(matrix) * batch_stride + long(slow) * long(slow_stride);
-    threadgroup T* to = tile + matrix * block_stride<T, N>();
+  const int place = int(tid) % LINE;
+  const int lines = TILES > 1 ? TILES * N : slow_end;
+  const int step = TILES > 1 ? 32 / LINE : int(threads) / LINE;
+#pragma unroll(1)
+  for (int first = int(tid) / LINE; first < lines; first += LOADS / PARTS * step) {
+    T entries[LOADS];
 #pragma unroll
-    for (int part = 0; part < N / LINE; ++part) {
-      const int fast = int(tid % uint(LINE)) + part * LINE;
+    for (int load = 0; load < LOADS; ++load) {
+      const int line = first + load / PARTS * step;
+      const int slow = line % N;
+      const int fast = place + load % PARTS * LINE;
       const int below = along_rows ? slow - fast : fast - slow;
-      const bool inside = matrix < matrices && slow < slow_end && fast < fast_end;
+      device const T* from = A;
+      if (TILES > 1) from += long(line / N) * batch_stride;
+      const bool inside = line < lines && line / N < int(matrices) && slow < slow_end;
       T entry = zero<T>();
-      if (inside && below >= nearest) entry = from[long(fast) * long(fast_stride)];
-      to[(along_rows ? fast : slow) * N + (below & (N - 1))] = conjugated ? conj(entry) : entry;
+      if (inside && fast < fast_end && below >= nearest) {
+        entry = from[slow * slow_stride + fast * fast_stride];
+      }
+      entries[load] = entry;
+    }
+#pragma unroll
+    for (int load = 0; load < LOADS; ++load) {
+      const int line = first + load / PARTS * step;
+      const int slow = line % N;
+      const int fast = place + load % PARTS * LINE;
+      const int below = along_rows ? slow - fast : fast - slow;
+      if (line < lines) {
+        threadgroup T* to = tile + line / N * int(block_stride<T, N>());
+        to[(along_rows ? fast : slow) * N + (below & (N - 1))] =
+            conjugated ? conj(entries[load]) : entries[load];
+      }
     }
   }
 }
 
-// How the WIDTH lanes of a team share ROWS rows of its columns: where rows lie along memory, each
-// lane takes its column; else the lanes read along the columns, and in turn e a lane has this row
-// and this column.
-template <int ROWS, int WIDTH> struct Turns {
-  enum {
-    across = WIDTH < ROWS ? WIDTH : ROWS,
-    parts = ROWS / across,
-    step = WIDTH / across
-  };
+// How the WIDTH lanes of a team share ROWS rows of its columns in memory and in the team's
+// `exchange`, which has a column every ROWS + 1. Where rows lie along memory a lane takes its own
+// column, a row a turn; else the lanes go along the columns, each in its row, some columns a turn.
+struct Share {
+  int start;
+  int step;
+  uint at;
+  uint at_step;
+  uint row;
+  uint turns;
+  bool own_column;
 };
-template <int ROWS, int WIDTH> inline uint row_of_turn(bool along_rows, uint place, int e) {
-  typedef Turns<ROWS, WIDTH> turns;
-  return along_rows ? uint(e)
-                    : place % uint(turns::across) + uint(e % turns::parts * turns::across);
-}
-template <int ROWS, int WIDTH> inline uint column_of_turn(bool along_rows, uint place, int e) {
-  typedef Turns<ROWS, WIDTH> turns;
-  return along_rows ? place : place / uint(turns::across) + uint(e / turns::parts * turns::step);
+
+template <int ROWS, int WIDTH> inline Share make_share(Layout of, uint count, uint place) {
+  constexpr uint COLUMNS = WIDTH < ROWS ? 1 : WIDTH / ROWS;
+  Share made;
+  made.own_column = WIDTH < ROWS || of.along_rows;
+  made.row = made.own_column ? 0 : place % uint(ROWS);
+  const uint column = made.own_column ? place : place / uint(ROWS);
+  const uint turns = made.own_column ? uint(ROWS) : (count - column + COLUMNS - 1) / COLUMNS;
+  made.turns = column < count ? turns : 0;
+  made.start = int(made.row) * of.row + int(column) * of.column;
+  made.step = made.own_column ? of.row : int(COLUMNS) * of.column;
+  made.at = column * uint(ROWS + 1) + made.row;
+  made.at_step = made.own_column ? 1 : COLUMNS * uint(ROWS + 1);
+  return made;
 }
 
-// A lane's share of the first `rows` rows of `count` columns, on its way to `exchange`.
-template <typename T, int ROWS, int WIDTH>
-inline void read_share(
-    thread T (&share)[ROWS], device const T* B, Layout of_B, uint rows, uint count, uint place) {
+inline uint turns_of(Share share, uint rows) {
+  return share.own_column ? min(share.turns, rows) : (share.row < rows ? share.turns : 0);
+}
+
+template <typename T, int ROWS>
+inline void read_share(thread T (&entries)[ROWS], device const T* B, Share share, uint rows) {
+  const uint turns = turns_of(share, rows);
 #pragma unroll
   for (int e = 0; e < ROWS; ++e) {
-    const uint i = row_of_turn<ROWS, WIDTH>(of_B.along_rows, place, e);
-    const uint c = column_of_turn<ROWS, WIDTH>(of_B.along_rows, place, e);
     T entry = zero<T>();
-    if (i < rows && c < count) entry = B[offset(of_B, i, c)];
-    share[e] = entry;
+    if (uint(e) < turns) entry = B[share.start + e * share.step];
+    entries[e] = entry;
   }
 }
 
-// `exchange` has ROWS rows of a team's columns, a column every ROWS + 1. No lane may still need
-// what it held before.
-template <typename T, int ROWS, int WIDTH>
-inline void hand_over(
-    thread const T (&share)[ROWS], bool along_rows, uint place, threadgroup T* exchange) {
+// No lane may still need what `exchange` held before.
+template <typename T, int ROWS>
+inline void hand_over(thread const T (&entries)[ROWS], Share share, threadgroup T* exchange) {
 #pragma unroll
-  for (int e = 0; e < ROWS; ++e) {
-    const uint i = row_of_turn<ROWS, WIDTH>(along_rows, place, e);
-    const uint c = column_of_turn<ROWS, WIDTH>(along_rows, place, e);
-    exchange[c * uint(ROWS + 1) + i] = share[e];
-  }
+  for (int e = 0; e < ROWS; ++e) exchange[share.at + uint(e) * share.at_step] = entries[e];
   simdgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-template <typename T, int ROWS, int WIDTH>
-inline void write_share(
-    device T* X, Layout of_X, uint rows, uint count, uint place, threadgroup const T* exchange) {
+template <typename T, int ROWS>
+inline void write_share(device T* X, Share share, uint rows, threadgroup const T* exchange) {
   simdgroup_barrier(mem_flags::mem_threadgroup);
+  const uint turns = turns_of(share, rows);
 #pragma unroll
   for (int e = 0; e < ROWS; ++e) {
-    const uint i = row_of_turn<ROWS, WIDTH>(of_X.along_rows, place, e);
-    const uint c = column_of_turn<ROWS, WIDTH>(of_X.along_rows, place, e);
-    if (i < rows && c < count) X[offset(of_X, i, c)] = exchange[c * uint(ROWS + 1) + i];
+    if (uint(e) < turns) {
+      X[share.start + e * share.step] = exchange[share.at + uint(e) * share.at_step];
+    }
   }
   // Later blocks read these rows along other lanes.
   simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -178,15 +200,18 @@ inline void subtract_block(
     threadgroup const T* tile,
     device const T* X,
     Layout of_X,
-    uint count,
+    Share share,
     uint place,
     threadgroup T* exchange) {
   constexpr int ROWS = segment<N>();
+  T entries[ROWS];
+  read_share<T, ROWS>(entries, X, share, ROWS);
 #pragma unroll(1)
   for (uint first = 0; first < uint(N); first += uint(ROWS)) {
-    T share[ROWS];
-    read_share<T, ROWS, 32>(share, X + offset(of_X, first, 0), of_X, ROWS, count, place);
-    hand_over<T, ROWS, 32>(share, of_X.along_rows, place, exchange);
+    hand_over<T, ROWS>(entries, share, exchange);
+    const uint next = first + uint(ROWS);
+    read_share<T, ROWS>(
+        entries, X + offset(of_X, next, 0), share, next < uint(N) ? uint(ROWS) : 0u);
 #pragma unroll(1)
     for (uint step = 0; step < uint(ROWS); ++step) {
       threadgroup const T* column = tile + (first + step) * uint(N);
@@ -250,12 +275,14 @@ template <typename T, int N, int TILES>
   device const T* a = A + long(first_matrix) * a_batch - offset(of_A, last, last);
   device const T* b = B + long(matrix) * b_batch - offset(of_B, last, 0) + offset(of_B, 0, first_column);
   device T* own = X + long(matrix) * x_batch - offset(of_X, last, 0) + offset(of_X, 0, first_column);
+  const Share share_B = make_share<ROWS, WIDTH>(of_B, count, place);
+  const Share share_X = make_share<ROWS, WIDTH>(of_X, count, place);
   threadgroup T* of_team = exchange + tid / WIDTH * WIDTH * uint(ROWS + 1);
   threadgroup const T* of_matrix = tile + team * STRIDE;
   for (uint row = 0; row < n; row += uint(N)) {
     const uint rows = min(uint(N), n - row);
-    T share[ROWS];
-    read_share<T, ROWS, WIDTH>(share, b + offset(of_B, row, 0), of_B, rows, count, place);
+    T entries[ROWS];
+    read_share<T, ROWS>(entries, b + offset(of_B, row, 0), share_B, rows);
     // Products are summed before B is added: where they are small beside it, so are their errors.
     T sum[N];
 #pragma unroll
@@ -269,7 +296,7 @@ template <typename T, int N, int TILES>
             conjugated != 0, tid, threads, tile);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         subtract_block<T, N>(
-            sum, tile, own + offset(of_X, solved, 0), of_X, count, place, of_team);
+            sum, tile, own + offset(of_X, solved, 0), of_X, share_X, place, of_team);
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
@@ -289,14 +316,13 @@ template <typename T, int N, int TILES>
 #pragma unroll(1)
     for (uint first = 0; first < rows; first += uint(ROWS)) {
       const uint next = first + uint(ROWS);
-      hand_over<T, ROWS, WIDTH>(share, of_B.along_rows, place, of_team);
-      read_share<T, ROWS, WIDTH>(
-          share, b + offset(of_B, row + next, 0), of_B, rows > next ? rows - next : 0, count, place);
+      hand_over<T, ROWS>(entries, share_B, of_team);
+      read_share<T, ROWS>(
+          entries, b + offset(of_B, row + next, 0), share_B, rows > next ? rows - next : 0);
       solve_segment<T, N, N>(
           sum, of_matrix + first * uint(N), inverse + team * uint(N) + first,
           of_team + place * uint(ROWS + 1), padded - first, min(uint(ROWS), rows - first));
-      write_share<T, ROWS, WIDTH>(
-          own + offset(of_X, row + first, 0), of_X, rows - first, count, place, of_team);
+      write_share<T, ROWS>(own + offset(of_X, row + first, 0), share_X, rows - first, of_team);
     }
   }
 }
