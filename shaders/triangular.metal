@@ -103,7 +103,6 @@ struct Share {
   int start;
   int step;
   uint at;
-  uint at_step;
   uint row;
   uint turns;
   bool own_column;
@@ -120,7 +119,6 @@ template <int ROWS, int WIDTH> inline Share make_share(Layout of, uint count, ui
   made.start = int(made.row) * of.row + int(column) * of.column;
   made.step = made.own_column ? of.row : int(COLUMNS) * of.column;
   made.at = column * uint(ROWS + 1) + made.row;
-  made.at_step = made.own_column ? 1 : COLUMNS * uint(ROWS + 1);
   return made;
 }
 
@@ -131,31 +129,40 @@ inline uint turns_of(Share share, uint rows) {
 template <typename T, int ROWS>
 inline void read_share(thread T (&entries)[ROWS], device const T* B, Share share, uint rows) {
   const uint turns = turns_of(share, rows);
+  device const T* from = B + share.start;
 #pragma unroll
   for (int e = 0; e < ROWS; ++e) {
-    T entry = zero<T>();
-    if (uint(e) < turns) entry = B[share.start + e * share.step];
-    entries[e] = entry;
+    entries[e] = uint(e) < turns ? *from : zero<T>();
+    from += share.step;
   }
 }
 
 // No lane may still need what `exchange` held before.
-template <typename T, int ROWS>
+template <typename T, int ROWS, int WIDTH>
 inline void hand_over(thread const T (&entries)[ROWS], Share share, threadgroup T* exchange) {
+  if (share.own_column) {
 #pragma unroll
-  for (int e = 0; e < ROWS; ++e) exchange[share.at + uint(e) * share.at_step] = entries[e];
+    for (int e = 0; e < ROWS; ++e) exchange[share.at + uint(e)] = entries[e];
+  } else {
+#pragma unroll
+    for (int e = 0; e < ROWS; ++e) {
+      exchange[share.at + uint(e) * uint(WIDTH / ROWS * (ROWS + 1))] = entries[e];
+    }
+  }
   simdgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-template <typename T, int ROWS>
+template <typename T, int ROWS, int WIDTH>
 inline void write_share(device T* X, Share share, uint rows, threadgroup const T* exchange) {
   simdgroup_barrier(mem_flags::mem_threadgroup);
   const uint turns = turns_of(share, rows);
+  device T* to = X + share.start;
+  threadgroup const T* from = exchange + share.at;
 #pragma unroll
   for (int e = 0; e < ROWS; ++e) {
-    if (uint(e) < turns) {
-      X[share.start + e * share.step] = exchange[share.at + uint(e) * share.at_step];
-    }
+    if (uint(e) < turns) *to = *from;
+    to += share.step;
+    from += share.own_column ? 1 : WIDTH / ROWS * (ROWS + 1);
   }
   // Later blocks read these rows along other lanes.
   simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -208,7 +215,7 @@ inline void subtract_block(
   read_share<T, ROWS>(entries, X, share, ROWS);
 #pragma unroll(1)
   for (uint first = 0; first < uint(N); first += uint(ROWS)) {
-    hand_over<T, ROWS>(entries, share, exchange);
+    hand_over<T, ROWS, 32>(entries, share, exchange);
     const uint next = first + uint(ROWS);
     read_share<T, ROWS>(
         entries, X + offset(of_X, next, 0), share, next < uint(N) ? uint(ROWS) : 0u);
@@ -316,13 +323,13 @@ template <typename T, int N, int TILES>
 #pragma unroll(1)
     for (uint first = 0; first < rows; first += uint(ROWS)) {
       const uint next = first + uint(ROWS);
-      hand_over<T, ROWS>(entries, share_B, of_team);
+      hand_over<T, ROWS, WIDTH>(entries, share_B, of_team);
       read_share<T, ROWS>(
           entries, b + offset(of_B, row + next, 0), share_B, rows > next ? rows - next : 0);
       solve_segment<T, N, N>(
           sum, of_matrix + first * uint(N), inverse + team * uint(N) + first,
           of_team + place * uint(ROWS + 1), padded - first, min(uint(ROWS), rows - first));
-      write_share<T, ROWS>(own + offset(of_X, row + first, 0), share_X, rows - first, of_team);
+      write_share<T, ROWS, WIDTH>(own + offset(of_X, row + first, 0), share_X, rows - first, of_team);
     }
   }
 }
