@@ -32,9 +32,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     return name if n <= rows else f"{name} in parts of {rows}, matmul"
 
 
-def solve_into(
-    A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bool
-) -> None:
+def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bool) -> None:
     """X := op(A)^-1 B for flattened A (batch, n, n), B and X (batch, n, k); X is not B.
 
     `A` is op(A) but for the conjugation; `lower` is of op(A). The blocked recursion turns all but

@@ -13,8 +13,8 @@ template <typename T, int N> inline constexpr uint block_stride() {
 // Rows that lanes hand to each other at a time.
 template <int N> inline constexpr int segment() { return N < SEGMENT ? N : SEGMENT; }
 
-// Strides of a view that starts at the last row where the triangle is an upper one, which makes it a
-// lower one.
+// Strides of a view that starts at the last row where the triangle is an upper one, which makes it
+// a lower one.
 struct Layout {
   int row;
   int column;
@@ -60,21 +60,22 @@ inline void load_block(
   const int fast_end = int(along_rows ? columns : rows);
   // Entries at least this far below the diagonal are read.
   const int nearest = diagonal ? (unit ? 1 : 0) : -N;
-  const int place = int(tid) % LINE;
+  const int place = int(tid % uint(LINE));
   const int lines = TILES > 1 ? TILES * N : slow_end;
   const int step = TILES > 1 ? 32 / LINE : int(threads) / LINE;
 #pragma unroll(1)
-  for (int first = int(tid) / LINE; first < lines; first += LOADS / PARTS * step) {
+  for (int first = int(tid / uint(LINE)); first < lines; first += LOADS / PARTS * step) {
     T entries[LOADS];
 #pragma unroll
     for (int load = 0; load < LOADS; ++load) {
       const int line = first + load / PARTS * step;
-      const int slow = line % N;
+      const int slow = line & (N - 1);
       const int fast = place + load % PARTS * LINE;
       const int below = along_rows ? slow - fast : fast - slow;
       device const T* from = A;
-      if (TILES > 1) from += long(line / N) * batch_stride;
-      const bool inside = line < lines && line / N < int(matrices) && slow < slow_end;
+      if (TILES > 1) from += long(int(uint(line) / uint(N))) * batch_stride;
+      const bool inside =
+          line < lines && int(uint(line) / uint(N)) < int(matrices) && slow < slow_end;
       T entry = zero<T>();
       if (inside && fast < fast_end && below >= nearest) {
         entry = from[slow * slow_stride + fast * fast_stride];
@@ -84,11 +85,11 @@ inline void load_block(
 #pragma unroll
     for (int load = 0; load < LOADS; ++load) {
       const int line = first + load / PARTS * step;
-      const int slow = line % N;
+      const int slow = line & (N - 1);
       const int fast = place + load % PARTS * LINE;
       const int below = along_rows ? slow - fast : fast - slow;
       if (line < lines) {
-        threadgroup T* to = tile + line / N * int(block_stride<T, N>());
+        threadgroup T* to = tile + int(uint(line) / uint(N)) * int(block_stride<T, N>());
         to[(along_rows ? fast : slow) * N + (below & (N - 1))] =
             conjugated ? conj(entries[load]) : entries[load];
       }
@@ -280,8 +281,10 @@ template <typename T, int N, int TILES>
   const Layout of_X = layout(x_row, x_column, reversed, false);
   const uint last = reversed ? n - 1 : 0;
   device const T* a = A + long(first_matrix) * a_batch - offset(of_A, last, last);
-  device const T* b = B + long(matrix) * b_batch - offset(of_B, last, 0) + offset(of_B, 0, first_column);
-  device T* own = X + long(matrix) * x_batch - offset(of_X, last, 0) + offset(of_X, 0, first_column);
+  device const T* b =
+      B + long(matrix) * b_batch - offset(of_B, last, 0) + offset(of_B, 0, first_column);
+  device T* own =
+      X + long(matrix) * x_batch - offset(of_X, last, 0) + offset(of_X, 0, first_column);
   const Share share_B = make_share<ROWS, WIDTH>(of_B, count, place);
   const Share share_X = make_share<ROWS, WIDTH>(of_X, count, place);
   threadgroup T* of_team = exchange + tid / WIDTH * WIDTH * uint(ROWS + 1);
@@ -299,8 +302,8 @@ template <typename T, int N, int TILES>
       for (uint solved = 0; solved < row; solved += uint(N)) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
         load_block<T, N, 1>(
-            a + offset(of_A, row, solved), of_A, a_batch, 1, rows, N, false, false,
-            conjugated != 0, tid, threads, tile);
+            a + offset(of_A, row, solved), of_A, a_batch, 1, rows, N, false, false, conjugated != 0,
+            tid, threads, tile);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         subtract_block<T, N>(
             sum, tile, own + offset(of_X, solved, 0), of_X, share_X, place, of_team);
@@ -329,7 +332,8 @@ template <typename T, int N, int TILES>
       solve_segment<T, N, N>(
           sum, of_matrix + first * uint(N), inverse + team * uint(N) + first,
           of_team + place * uint(ROWS + 1), padded - first, min(uint(ROWS), rows - first));
-      write_share<T, ROWS, WIDTH>(own + offset(of_X, row + first, 0), share_X, rows - first, of_team);
+      write_share<T, ROWS, WIDTH>(
+          own + offset(of_X, row + first, 0), share_X, rows - first, of_team);
     }
   }
 }

@@ -96,7 +96,7 @@ def bad_calls() -> list[Call]:
     ]:
         calls.append(("lu_solve", (LU, P, B), {}))
     calls.append(("lu_solve", (ones(4, 4), pivots(4), ones(4, 2)), {"left": False}))
-    for A, B, left in [
+    for matrix, right, left in [
         (ones(3), ones(3, 1), True),
         (ones(2, 3), ones(2, 1), True),
         (ones(3, 3), ones(3), True),
@@ -108,7 +108,7 @@ def bad_calls() -> list[Call]:
         (ones(3, 3), [[1.0], [2.0], [3.0]], True),
         (None, ones(3, 1), True),
     ]:
-        calls.append(("solve_triangular", (A, B), {"upper": True, "left": left}))
+        calls.append(("solve_triangular", (matrix, right), {"upper": True, "left": left}))
     for LU, P in [
         (ones(4), pivots(4)),
         (ones(4, 4), pivots(4).long()),

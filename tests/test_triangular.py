@@ -39,9 +39,7 @@ def judge(A: Tensor, X: Tensor, B: Tensor, upper: bool, left: bool, unit: bool) 
         X_lapack = lapack.trtrs(T, B, upper, unit)
     else:
         X_lapack = lapack.trtrs(T, B.mT, upper, unit, "T").swapaxes(-2, -1)
-    compare(
-        testing.solve_ratio(T, X, B, left=left), testing.solve_ratio(T, X_lapack, B, left=left)
-    )
+    compare(testing.solve_ratio(T, X, B, left=left), testing.solve_ratio(T, X_lapack, B, left=left))
 
 
 @each_unit
@@ -64,10 +62,11 @@ def test_solve_triangular(
     device: str,
 ) -> None:
     A, B = system(batch, n, k, dtype, left)
-    flags = {"upper": upper, "left": left, "unitriangular": unit}
-    X = LA.solve_triangular(on(device, A), on(device, B), **flags)
+    X = LA.solve_triangular(
+        on(device, A), on(device, B), upper=upper, left=left, unitriangular=unit
+    )
     assert X.dtype == dtype
-    assert X.stride() == torch.linalg.solve_triangular(A, B, **flags).stride()
+    assert X.stride() == torch.linalg.solve_triangular(A, B, upper=upper, left=left).stride()
     judge(A, X, B, upper, left, unit)
 
 

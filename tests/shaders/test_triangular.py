@@ -110,7 +110,8 @@ def test_parts(dtype: torch.dtype, n: int, k: int, device: str) -> None:
     # One row more than one launch takes, of many columns and of few.
     A = testing.random((1, n, n), dtype) / n**0.5 + 3 * torch.eye(n)
     B = testing.random((1, n, k), dtype, seed=2)
-    for upper, trans in ((False, "N"), (True, "C")):
+    cases: list[tuple[bool, Trans]] = [(False, "N"), (True, "C")]
+    for upper, trans in cases:
         T = A.triu() if upper else A.tril()
         X, X_lapack = (
             solve(A, B, upper, False, trans, device),
@@ -128,7 +129,9 @@ def test_matrices_that_share_a_simdgroup(
     A = testing.random((batch, n, n), dtype) + 4 * n**0.5 * torch.eye(n)
     B = testing.random((batch, n, k), dtype, seed=1)
     X = solve(A, B, True, False, "N", device)
-    one = torch.cat([solve(a[None], b[None], True, False, "N", device) for a, b in zip(A, B)])
+    one = torch.cat(
+        [solve(a[None], b[None], True, False, "N", device) for a, b in zip(A, B, strict=True)]
+    )
     assert torch.equal(X, one)
     compare(
         testing.solve_ratio(A.triu(), X, B),
