@@ -62,7 +62,7 @@ inline void load_block(
   const int nearest = diagonal ? (unit ? 1 : 0) : -N;
   const int place = int(tid % uint(LINE));
   const int lines = TILES > 1 ? TILES * N : slow_end;
-  const int step = TILES > 1 ? 32 / LINE : int(threads) / LINE;
+  const int step = TILES > 1 ? 32 / LINE : int(threads / uint(LINE));
 #pragma unroll(1)
   for (int first = int(tid / uint(LINE)); first < lines; first += LOADS / PARTS * step) {
     T entries[LOADS];
@@ -73,9 +73,8 @@ inline void load_block(
       const int fast = place + load % PARTS * LINE;
       const int below = along_rows ? slow - fast : fast - slow;
       device const T* from = A;
-      if (TILES > 1) from += long(int(uint(line) / uint(N))) * batch_stride;
-      const bool inside =
-          line < lines && int(uint(line) / uint(N)) < int(matrices) && slow < slow_end;
+      if (TILES > 1) from += long(uint(line) / uint(N)) * batch_stride;
+      const bool inside = line < lines && uint(line) / uint(N) < matrices && slow < slow_end;
       T entry = zero<T>();
       if (inside && fast < fast_end && below >= nearest) {
         entry = from[slow * slow_stride + fast * fast_stride];
@@ -89,7 +88,7 @@ inline void load_block(
       const int fast = place + load % PARTS * LINE;
       const int below = along_rows ? slow - fast : fast - slow;
       if (line < lines) {
-        threadgroup T* to = tile + int(uint(line) / uint(N)) * int(block_stride<T, N>());
+        threadgroup T* to = tile + uint(line) / uint(N) * block_stride<T, N>();
         to[(along_rows ? fast : slow) * N + (below & (N - 1))] =
             conjugated ? conj(entries[load]) : entries[load];
       }
