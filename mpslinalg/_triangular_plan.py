@@ -22,6 +22,8 @@ FEW = 8
 # Bytes of right-hand sides in threadgroup memory then, half of what there is, and the most rows.
 FEW_BYTES = 16384
 FEW_ROWS = 512
+# Strides up to which 32 bits hold an offset within a block.
+NEAR = 2**24
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
@@ -54,6 +56,7 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
         subtract_product(rest, off_diagonal.conj() if conjugated else off_diagonal, X[:, first])
         solve_into(A[:, second, second], rest, X[:, second], lower, unit, conjugated)
         return
+    A, B = _near(A), _near(B)
     layout = (*strides(A), *strides(B), *strides(X), lower, unit, conjugated)
     if few:
         threads = min(-(-n // 32) * 32, FEW_ROWS)
@@ -69,6 +72,10 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
         threads=(threads * -(-k // (threads // 32 * width)), -(-batch // tiles)),
         group=(threads, 1),
     )  # fmt: skip
+
+
+def _near(matrices: Tensor) -> Tensor:
+    return matrices.contiguous() if max(strides(matrices)[:2]) > NEAR else matrices
 
 
 def _few(n: int, k: int, itemsize: int) -> bool:
