@@ -9,15 +9,20 @@ from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._products import subtract_product
 
-# Bytes of a column that a lane keeps in registers: 64 rows of float32, 32 of complex64, are 64 of
-# the 104 registers that an Apple GPU gives each thread of a large group.
+# Rows of a block, and the bytes of it that a lane keeps of a column in registers: with the
+# multipliers on their way, half of what an H200 gives each of 512 threads. Blocks of 64 rows of
+# float32 would take 168 registers, these take 128.
+HEIGHT = 32
 COLUMN_BYTES = 256
-# Rows that one launch of triangular_columns solves; beyond, products take over.
-ROWS = 512
 # Threads of a group: columns that share what it reads of A.
 THREADS = 128
-# Right-hand sides up to which all threads of a group share the rows of a matrix, where its columns
-# do not fit into a lane's registers.
+# Rows that one launch of triangular_columns solves; beyond, products take over. Sooner in batches
+# too small to fill a GPU.
+ROWS = 256
+FEW_MATRICES = 16
+ROWS_OF_FEW_MATRICES = 128
+# Right-hand sides up to which all threads of a group share the rows of a matrix of more than a
+# block; for one, a simdgroup those of more than half a block.
 FEW = 8
 # Bytes of right-hand sides in threadgroup memory then, half of what there is, and the most rows.
 FEW_BYTES = 16384
@@ -28,9 +33,8 @@ NEAR = 2**24
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a word for `which`."""
-    few = _few(n, k, dtype.itemsize)
-    name = "triangular_few" if few else "triangular_columns"
-    rows = _few_rows(k, dtype.itemsize) if few else ROWS
+    name = "triangular_few" if _few(n, k) else "triangular_columns"
+    rows = _rows(batch, n, k, dtype.itemsize)
     return name if n <= rows else f"{name} in parts of {rows}, matmul"
 
 
@@ -42,8 +46,7 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
     """
     batch, n, k = X.shape
     itemsize = A.element_size()
-    few = _few(n, k, itemsize)
-    rows = _few_rows(k, itemsize) if few else ROWS
+    rows = _rows(batch, n, k, itemsize)
     if n > rows:
         middle = -(-n // rows) // 2 * rows
         first, second = slice(middle), slice(middle, n)
@@ -58,8 +61,8 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
         return
     A, B = _near(A), _near(B)
     layout = (*strides(A), *strides(B), *strides(X), lower, unit, conjugated)
-    if few:
-        threads = min(-(-n // 32) * 32, FEW_ROWS)
+    if _few(n, k):
+        threads = -(-n // 32) * 32
         kernel("triangular", "triangular_few", scalar(A.dtype), 1 if k == 1 else FEW)(
             A, B, X, n, k, *layout, threads=(threads * batch,), group=(threads,)
         )
@@ -78,20 +81,25 @@ def _near(matrices: Tensor) -> Tensor:
     return matrices.contiguous() if max(strides(matrices)[:2]) > NEAR else matrices
 
 
-def _few(n: int, k: int, itemsize: int) -> bool:
-    return k <= FEW and n * itemsize > COLUMN_BYTES
+def _few(n: int, k: int) -> bool:
+    return k <= FEW and n > (HEIGHT if k > 1 else HEIGHT // 2)
 
 
-def _few_rows(k: int, itemsize: int) -> int:
-    return min(FEW_BYTES // ((1 if k == 1 else FEW) * itemsize), FEW_ROWS)
+def _rows(batch: int, n: int, k: int, itemsize: int) -> int:
+    """Rows that one launch solves."""
+    if _few(n, k):
+        return min(FEW_BYTES // ((1 if k == 1 else FEW) * itemsize), FEW_ROWS)
+    return ROWS if batch >= FEW_MATRICES else ROWS_OF_FEW_MATRICES
 
 
 def _tiles(n: int, k: int, itemsize: int) -> tuple[int, int]:
-    """Rows that a lane keeps in registers, and matrices that share a simdgroup."""
-    height = next(h for h in (4, 8, 16, 32, 64) if h >= n or h * itemsize == COLUMN_BYTES)
-    if k <= 2 and height <= 8 and height * itemsize <= 64:
-        return height, 32
-    return height, max(32 // height, 1) if n <= height else 1
+    """Rows of a block, and matrices that share a simdgroup."""
+    most = min(COLUMN_BYTES // itemsize, HEIGHT)
+    height = next(h for h in (4, 8, 16, 32) if h >= min(n, most))
+    if n > height:
+        return height, 1
+    # Of one or two columns a lane each, as far as threadgroup memory holds 32 matrices.
+    return height, 32 if k <= 2 and height <= 8 and height * itemsize <= 64 else 32 // height
 
 
 def solve_triangular(

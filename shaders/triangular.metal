@@ -381,7 +381,10 @@ template <typename T, int K>
   device const T* a = A + long(group) * a_batch - offset(of_A, last, last);
   device const T* b = B + long(group) * b_batch - offset(of_B, last, 0);
   device T* own = X + long(group) * x_batch - offset(of_X, last, 0);
-  for (uint e = tid; e < K * ROWS; e += threads) known[e] = zero<T>();
+  for (uint row = tid; row < n; row += threads) {
+#pragma unroll
+    for (int c = 0; c < K; ++c) known[uint(c) * ROWS + row] = zero<T>();
+  }
   for (uint top = 0; top < n; top += 32) {
     const uint size = min(32u, n - top);
     const bool owns = lane < size;

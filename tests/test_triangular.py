@@ -226,11 +226,12 @@ def test_out_with_a_gradient(of_out: bool) -> None:
 @pytest.mark.parametrize(
     ("n", "k", "chosen"),
     [
-        (4, 1, "triangular_columns"),
-        (64, 8, "triangular_columns"),
-        (65, 8, "triangular_few"),
-        (65, 9, "triangular_columns"),
-        (600, 9, "triangular_columns in parts of 512, matmul"),
+        (16, 1, "triangular_columns"),
+        (17, 1, "triangular_few"),
+        (32, 8, "triangular_columns"),
+        (33, 8, "triangular_few"),
+        (33, 9, "triangular_columns"),
+        (200, 9, "triangular_columns in parts of 128, matmul"),
         (600, 1, "triangular_few in parts of 512, matmul"),
     ],
 )
