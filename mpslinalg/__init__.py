@@ -15,3 +15,4 @@ from mpslinalg._route import use as use
 from mpslinalg._route import which as which
 from mpslinalg._solve import solve as solve
 from mpslinalg._solve import solve_ex as solve_ex
+from mpslinalg._triangular import solve_triangular as solve_triangular

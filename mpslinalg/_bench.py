@@ -100,15 +100,15 @@ class Family:
     overhead: tuple[Case, float]
     # Where the default mode takes a kernel: how many times faster than torch it must be.
     gain: tuple[Case, float]
+    # Batches of one operation alone.
+    extra: Sequence[tuple[Operation, int, int]] = ()
 
     def cases(self, dtypes: Sequence[torch.dtype], *, quick: bool) -> list[Case]:
         shapes = self.quick if quick else [*self.batched, *((1, n) for n in self.single)]
-        return [
-            Case(operation, batch, n, dtype)
-            for operation in self.operations
-            for batch, n in shapes
-            for dtype in dtypes
-        ]
+        rows = [(operation, *shape) for operation in self.operations for shape in shapes]
+        if not quick:
+            rows += self.extra
+        return [Case(*row, dtype) for row in rows for dtype in dtypes]
 
 
 def _randn(
@@ -149,6 +149,31 @@ def _solve_ratio(inputs: Tensors, result: Tensors) -> float:
     return float(testing.solve_ratio(inputs[0], result[0], inputs[1]).max())
 
 
+def _triangles(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Lower triangles with a diagonal near 1, so that no solution grows with n."""
+    A = _randn((batch, n, n), dtype, device) / n
+    return A + torch.eye(n, dtype=dtype, device=device)
+
+
+def _triangular(columns: int | None) -> Callable[..., Tensors]:
+    """Systems with so many right-hand sides, as many as rows for None."""
+
+    def inputs(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
+        shape = (batch, n, n if columns is None else columns)
+        return _triangles(batch, n, dtype, device), _randn(shape, dtype, device, seed=1)
+
+    return inputs
+
+
+def _solve_lower(library: Any, A: Tensor, B: Tensor) -> Tensor:
+    result: Tensor = library.solve_triangular(A, B, upper=False)
+    return result
+
+
+def _lower_ratio(inputs: Tensors, result: Tensors) -> float:
+    return float(testing.solve_ratio(inputs[0].tril(), result[0], inputs[1]).max())
+
+
 def _inverse_ratio(inputs: Tensors, result: Tensors) -> float:
     return float(testing.inverse_ratio(inputs[0], result[0]).max())
 
@@ -187,7 +212,27 @@ LU = Family(
     gain=(Case(_INVERSE, 65536, 4, torch.float32), 5.0),
 )
 
-FAMILIES = {"lu": LU}
+_TRIANGULAR = {
+    name: Operation(f"solve_triangular k={name}", _triangular(count), _solve_lower, _lower_ratio)
+    for name, count in {"1": 1, "8": 8, "n": None, "128": 128}.items()
+}
+
+TRIANGULAR = Family(
+    operations=tuple(_TRIANGULAR[name] for name in ("1", "8", "n")),
+    batched=(
+        *((65536, 4), (65536, 8), (4096, 16), (4096, 32), (4096, 64), (4096, 48)),
+        *((512, 128), (64, 256)),
+    ),
+    single=(1024, 2048, 4096),
+    quick=((1024, 4), (1024, 8), (64, 16), (64, 32), (64, 48), (64, 64), (8, 128), (2, 256)),
+    stream=Case(_TRIANGULAR["n"], batch=2**15, n=32, dtype=torch.float32),
+    overhead=(Case(_TRIANGULAR["1"], 1, 8, torch.float32), 5.0),
+    gain=(Case(_TRIANGULAR["n"], 4096, 64, torch.float32), 4.0),
+    # A Gated DeltaNet layer: 32 heads, 64 chunks of 64 tokens, keys of 128.
+    extra=((_TRIANGULAR["128"], 2048, 64),),
+)
+
+FAMILIES = {"lu": LU, "triangular": TRIANGULAR}
 
 
 @dataclass(frozen=True)

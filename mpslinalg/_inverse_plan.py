@@ -54,10 +54,11 @@ def inv(A: Tensor) -> tuple[Tensor, Tensor]:
         LU, pivots, info = _lu_plan.lu_factor(A, True)
         permutation = _lu_plan.row_permutation(pivots, n)
         solution = flattened(X)
+        workspace = empty(solution.shape, solution)
         kernel("inverse", "inverse_start", scalar(A.dtype))(
             permutation, solution, n, threads=(n, n, batch), group=(64, 1, 1)
         )
-        _lu_plan.solve_triangles(flattened(LU), solution, transposed=False, conjugated=False)
+        _lu_plan.solve_triangles(flattened(LU), solution, workspace, solution, False, False)
     return X, info
 
 

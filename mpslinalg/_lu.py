@@ -8,7 +8,7 @@ from torch.autograd import Function
 from torch.nn.functional import pad
 
 from mpslinalg import _check, _lu_plan, _op, _out, _route
-from mpslinalg._triangular import operator, solve_triangular
+from mpslinalg._triangular import operator, solve_operator
 
 regime = _lu_plan.regime
 
@@ -185,11 +185,11 @@ def _triangles(LU: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _solve_L(LU: Tensor, B: Tensor, trans: int) -> Tensor:
-    return solve_triangular(LU, B, False, True, trans)
+    return solve_operator(LU, B, False, True, trans)
 
 
 def _solve_U(LU: Tensor, B: Tensor, trans: int) -> Tensor:
-    return solve_triangular(LU, B, True, False, trans)
+    return solve_operator(LU, B, True, False, trans)
 
 
 def _lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from mpslinalg import _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, side_by_side, strides
 from mpslinalg._products import copy, product_name, update
-from mpslinalg._triangular_plan import solve_in_place
+from mpslinalg._triangular_plan import solve_into
 
 # A matrix in one thread's registers: 4 x 4 complex is 32 of the 128 an Apple GPU has.
 TINY = 4
@@ -188,23 +188,23 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
     else:
         permutation = row_permutation(swaps, n)
         solution = flattened(X)
+        workspace = empty(right.shape, right)
         if transposed:
-            copy(solution, right)
-            solve_triangles(factors.mT, solution, True, conjugated)
-            right = empty(solution.shape, solution)
-            copy(right, solution)
-            _permute(right, permutation, solution, inverse=True)
+            solve_triangles(factors.mT, right, solution, workspace, True, conjugated)
+            _permute(workspace, permutation, solution, inverse=True)
         else:
             _permute(right, permutation, solution, inverse=False)
-            solve_triangles(factors, solution, False, conjugated)
+            solve_triangles(factors, solution, workspace, solution, False, conjugated)
     return X
 
 
-def solve_triangles(factors: Tensor, X: Tensor, transposed: bool, conjugated: bool) -> None:
-    """X := (L U)^-1 X, or with the transposed factors, in place."""
+def solve_triangles(
+    factors: Tensor, B: Tensor, between: Tensor, X: Tensor, transposed: bool, conjugated: bool
+) -> None:
+    """X := (L U)^-1 B, or with the transposed factors; `between` holds the first solution."""
     # L has the unit diagonal: it is solved first in A, last in A^T.
-    solve_in_place(factors, X, lower=True, unit=not transposed, conjugated=conjugated)
-    solve_in_place(factors, X, lower=False, unit=transposed, conjugated=conjugated)
+    solve_into(factors, B, between, lower=True, unit=not transposed, conjugated=conjugated)
+    solve_into(factors, between, X, lower=False, unit=transposed, conjugated=conjugated)
 
 
 def _swaps(pivots: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ PRODUCT = 1024
 
 def product_name(m: int, n: int) -> str:
     """What multiplies m x n updates, in a word for `which`."""
-    return "products_update" if max(m, n) <= PRODUCT else "matmul"
+    return "products" if max(m, n) <= PRODUCT else "matmul"
 
 
 def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:

@@ -138,7 +138,8 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
         reason = "measured faster here" if device in ENGINES else "no engine for this device"
         return f"{name}: torch.linalg on {device}: {reason}"
     *batch, m, n = A.shape
-    k = 1 if B is None or B.dim() < A.dim() else B.shape[-1]
+    columns = -1 if given.arguments.get("left", True) else -2
+    k = 1 if B is None or B.dim() < A.dim() else B.shape[columns]
     size = " x ".join(map(str, (*batch, m, n)))
     dtype = str(A.dtype).removeprefix("torch.")
     kernel = regime(name, A.dtype, math.prod(batch), m, n, k)

@@ -7,95 +7,123 @@ from torch import Tensor
 
 from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import subtract_product
+from mpslinalg._products import copy, product_name, subtract_product
 
-# Rows that one launch solves; beyond, products take over from one thread a column.
-ROWS = 128
-# Right-hand sides up to which all threads of a group share the rows instead of the columns, and
-# the rows that one such launch solves: each thread then has one.
-FEW = 4
+# Rows of a block, and the bytes of it that a lane keeps of a column in registers: with the
+# multipliers on their way, half of what an H200 gives each of 512 threads. Blocks of 64 rows of
+# float32 would take 168 registers, these take 128.
+HEIGHT = 32
+COLUMN_BYTES = 256
+# Threads of a group: columns that share what it reads of A.
+THREADS = 128
+# Rows that one launch of triangular_columns solves; beyond, products take over. Sooner in batches
+# too small to fill a GPU.
+ROWS = 256
+FEW_MATRICES = 16
+ROWS_OF_FEW_MATRICES = 128
+# Right-hand sides up to which all threads of a group share the rows of a matrix of more than a
+# block; for one, a simdgroup those of more than half a block.
+FEW = 8
+# Bytes of right-hand sides in threadgroup memory then, half of what there is, and the most rows.
+FEW_BYTES = 16384
 FEW_ROWS = 512
-# Bytes of a block's column: what a thread keeps of a right-hand side in registers.
-BLOCK_BYTES = 256
+# Strides up to which 32 bits hold an offset within a block.
+NEAR = 2**24
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a word for `which`."""
-    name, rows = ("triangular_few", FEW_ROWS) if k <= FEW else ("triangular_solve", ROWS)
-    return name if n <= rows else f"{name} in parts of {rows}, matmul"
+    name = "triangular_few" if _few(n, k) else "triangular_columns"
+    rows = _rows(batch, n, k, dtype.itemsize)
+    return name if n <= rows else f"{name} in parts of {rows}, {product_name(n, k)}"
 
 
-def solve_in_place(A: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bool) -> None:
-    """X := op(A)^-1 X for flattened A (batch, n, n) and column-major X (batch, n, k).
+def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bool) -> None:
+    """X := op(A)^-1 B for flattened A (batch, n, n), B and X (batch, n, k); X is not B.
 
     `A` is op(A) but for the conjugation; `lower` is of op(A). The blocked recursion turns all but
     the diagonal blocks into products.
     """
-    _solve_rows(A, X, 0, A.shape[-1], lower, unit, conjugated)
-
-
-def _solve_rows(
-    A: Tensor, X: Tensor, first: int, end: int, lower: bool, unit: bool, conjugated: bool
-) -> None:
-    rows = FEW_ROWS if _few(A, X) else ROWS
-    if end - first <= rows:
-        _solve_part(A, X, first, end, lower, unit, conjugated)
-        return
-    middle = first + -(-(end - first) // rows) // 2 * rows
-    top, bottom = (first, middle), (middle, end)
-    for solved, updated in ((top, bottom),) if lower else ((bottom, top),):
-        _solve_rows(A, X, *solved, lower, unit, conjugated)
-        off_diagonal = A[:, slice(*updated), slice(*solved)]
-        subtract_product(
-            X[:, slice(*updated)],
-            off_diagonal.conj() if conjugated else off_diagonal,
-            X[:, slice(*solved)],
-        )
-        _solve_rows(A, X, *updated, lower, unit, conjugated)
-
-
-def _solve_part(
-    A: Tensor, X: Tensor, first: int, end: int, lower: bool, unit: bool, conjugated: bool
-) -> None:
     batch, n, k = X.shape
-    sizes = (first, end, *strides(A), lower, unit, conjugated)
-    if _few(A, X):
-        threads = -(-(end - first) // 32) * 32
-        kernel("triangular", "triangular_few", scalar(A.dtype), k)(
-            A, X, n, *sizes, threads=(threads * batch,), group=(threads,)
+    itemsize = A.element_size()
+    rows = _rows(batch, n, k, itemsize)
+    if n > rows:
+        middle = -(-n // rows) // 2 * rows
+        first, second = slice(middle), slice(middle, n)
+        if not lower:
+            first, second = second, first
+        solve_into(A[:, first, first], B[:, first], X[:, first], lower, unit, conjugated)
+        rest = empty(X[:, second].shape, X)
+        copy(rest, B[:, second])
+        off_diagonal = A[:, second, first]
+        subtract_product(rest, off_diagonal.conj() if conjugated else off_diagonal, X[:, first])
+        solve_into(A[:, second, second], rest, X[:, second], lower, unit, conjugated)
+        return
+    A, B = _near(A), _near(B)
+    layout = (*strides(A), *strides(B), *strides(X), lower, unit, conjugated)
+    if _few(n, k):
+        threads = -(-n // 32) * 32
+        kernel("triangular", "triangular_few", scalar(A.dtype), 1 if k == 1 else FEW)(
+            A, B, X, n, k, *layout, threads=(threads * batch,), group=(threads,)
         )
-    else:
-        block = min(BLOCK_BYTES // A.element_size(), 32)
-        kernel("triangular", "triangular_solve", scalar(A.dtype), block)(
-            A, X, n, k, *sizes, threads=(32 * -(-k // 32), batch), group=(32, 1)
-        )
+        return
+    height, tiles = _tiles(n, k, itemsize)
+    width = 32 // tiles
+    threads = 32 if tiles > 1 else min(-(-k // 32) * 32, THREADS)
+    kernel("triangular", "triangular_columns", scalar(A.dtype), height, tiles)(
+        A, B, X, n, k, batch, *layout,
+        threads=(threads * -(-k // (threads // 32 * width)), -(-batch // tiles)),
+        group=(threads, 1),
+    )  # fmt: skip
 
 
-def _few(A: Tensor, X: Tensor) -> bool:
-    row, column, _ = strides(A)
-    # Across memory a row a thread would read as much again for every entry.
-    return X.shape[-1] <= FEW and row <= column
+def _near(matrices: Tensor) -> Tensor:
+    return matrices.contiguous() if max(strides(matrices)[:2]) > NEAR else matrices
 
 
-def solve_triangular(A: Tensor, B: Tensor, upper: bool, unitriangular: bool, trans: int) -> Tensor:
+def _few(n: int, k: int) -> bool:
+    return k <= FEW and n > (HEIGHT if k > 1 else HEIGHT // 2)
+
+
+def _rows(batch: int, n: int, k: int, itemsize: int) -> int:
+    """Rows that one launch solves."""
+    if _few(n, k):
+        return min(FEW_BYTES // ((1 if k == 1 else FEW) * itemsize), FEW_ROWS)
+    return ROWS if batch >= FEW_MATRICES else ROWS_OF_FEW_MATRICES
+
+
+def _tiles(n: int, k: int, itemsize: int) -> tuple[int, int]:
+    """Rows of a block, and matrices that share a simdgroup."""
+    most = min(COLUMN_BYTES // itemsize, HEIGHT)
+    height = next(h for h in (4, 8, 16, 32) if h >= min(n, most))
+    if n > height:
+        return height, 1
+    # Of one or two columns a lane each, as far as threadgroup memory holds 32 matrices.
+    return height, 32 if k <= 2 and height <= 8 and height * itemsize <= 64 else 32 // height
+
+
+def solve_triangular(
+    A: Tensor, B: Tensor, upper: bool, unitriangular: bool, trans: int, row_major: bool = False
+) -> Tensor:
     """X with op(A) X = B, A triangular; trans 0, 1, 2: op(A) = A, A^T, A^H."""
-    matrices = flattened(A)
-    X = empty(B.shape, B)
-    X.copy_(B)
+    X = _solve_triangular_fake(A, B, upper, unitriangular, trans, row_major)
     if X.numel() != 0:
+        matrices = flattened(A)
         op = matrices.mT if trans != 0 else matrices
-        solve_in_place(op, flattened(X), upper == (trans != 0), unitriangular, trans == 2)
+        lower = upper == (trans != 0)
+        solve_into(op, flattened(B), flattened(X), lower, unitriangular, trans == 2)
     return X
 
 
 def _solve_triangular_fake(
-    A: Tensor, B: Tensor, upper: bool, unitriangular: bool, trans: int
+    A: Tensor, B: Tensor, upper: bool, unitriangular: bool, trans: int, row_major: bool = False
 ) -> Tensor:
-    return empty(B.shape, B)
+    return empty(B.shape, B, row_major=row_major)
 
 
 solve_triangular_op = _op.define(
-    "solve_triangular(Tensor A, Tensor B, bool upper, bool unitriangular, int trans) -> Tensor",
+    "solve_triangular(Tensor A, Tensor B, bool upper, bool unitriangular, int trans,"
+    " bool row_major=False) -> Tensor",
     solve_triangular,
     _solve_triangular_fake,
 )

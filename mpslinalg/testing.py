@@ -24,6 +24,7 @@ __all__ = [
     "LU_THRESHOLD",
     "RATIO_FLOOR",
     "Matrix",
+    "Triangle",
     "compare",
     "determinant_ratio",
     "forward_ratio",
@@ -33,6 +34,7 @@ __all__ = [
     "random",
     "slogdet_ratio",
     "solve_ratio",
+    "triangular",
 ]
 
 Array: TypeAlias = torch.Tensor | NDArray[Any] | np.generic
@@ -272,6 +274,73 @@ def general(n_rows: int, n_cols: int, dtype: torch.dtype, seed: int = 0) -> Iter
         yield Matrix(name, _rounded(A * scale, dtype, tiny), info)
 
 
+class Triangle(NamedTuple):
+    """A triangular test matrix; ``zero`` is its first zero on the diagonal, from 1, or 0."""
+
+    name: str
+    A: torch.Tensor
+    unit: bool
+    zero: int
+
+
+def triangular(n: int, dtype: torch.dtype, upper: bool, seed: int = 0) -> Iterator[Triangle]:
+    """LAPACK's 18 families of triangular matrices (xCHKTR, xLATTR), on the CPU, one of each.
+
+    Conditions and scales are those of ``general``. The first six have a diagonal of their own, the
+    next four one of 1. The others are what xLATTR means for solvers that scale: here they are for
+    right-hand sides op(A) x with x near 1, so that no solution overflows although the entries
+    would let one. The other triangle is zero, the diagonal of a unit triangle 1.
+    """
+    limits = np.finfo(_numpy(torch.empty(0, dtype=dtype)).dtype)
+    eps, tiny = float(limits.eps), float(limits.tiny)
+    bad, small = 0.1 / eps, 0.25 * tiny / eps
+    rng = np.random.default_rng(seed)
+    phases = _normal(rng, (n,), dtype)
+    phases = phases / np.abs(phases)
+    noise = np.triu(_normal(rng, (n, n), dtype), 1)
+    bounded = noise / np.maximum(np.abs(noise).max(initial=0.0), 1.0)
+
+    def dense(condition: float, scale: float = 1.0) -> NDArray[Any]:
+        d = condition ** (-np.arange(n) / max(n - 1, 1))
+        U, V = _orthonormal(rng, n, n, dtype), _orthonormal(rng, n, n, dtype)
+        return _upper(U * d @ V) * scale
+
+    def diagonal(d: NDArray[Any], off: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(np.diag(d * phases) + off)
+
+    # Where a solver starts: row n - 1 of an upper triangle.
+    first_small = np.where(np.arange(n) == n - 1, small * 2.0**10, 1.0)
+    half = n // 2
+    # Beside one another, so that no rounding error is multiplied twice.
+    columns = np.where(np.arange(n)[:, None] < half, bounded, 0.0) * (np.arange(n) >= half)
+    singular = dense(2.0)
+    singular[half : half + 1, half : half + 1] = 0.0
+    families = (
+        ("diagonal", False, diagonal(2.0 ** (-np.arange(n) / max(n - 1, 1)), 0.0 * noise)),
+        ("well_conditioned", False, dense(2.0)),
+        ("ill_conditioned", False, dense(bad**0.5)),
+        ("near_singular", False, dense(bad)),
+        ("near_underflow", False, dense(2.0, small)),
+        ("near_overflow", False, dense(2.0, 1.0 / small)),
+        ("identity", True, np.eye(n) + 0.0 * noise),
+        ("unit_well_conditioned", True, _unit_triangle(noise, 2.0)),
+        ("unit_ill_conditioned", True, _unit_triangle(noise, bad**0.5)),
+        ("unit_near_singular", True, _unit_triangle(noise, bad)),
+        ("diagonal_of_2", False, diagonal(np.full(n, 2.0), bounded)),
+        ("first_divisor_small", False, diagonal(first_small, bounded / max(n, 1))),
+        ("first_divisor_small_large_columns", False, diagonal(first_small, bounded)),
+        ("small_diagonal", False, diagonal(np.full(n, small * 2.0**10), 0.0 * noise)),
+        ("growth", False, diagonal(np.full(n, 2.0 ** (-100 / (n + 3))), np.eye(n, k=1))),
+        ("zero_on_diagonal", False, singular),
+        ("large_columns", False, diagonal(np.ones(n), columns * 2.0**-20 / small)),
+        ("large", False, diagonal(np.full(n, 2.0), bounded) / small),
+    )
+    for name, unit, A in families:
+        made = _rounded(A if upper else A[::-1, ::-1].copy(), dtype, tiny)
+        zero = (half if upper else n - 1 - half) + 1 if A is singular and n != 0 else 0
+        yield Triangle(name, made, unit, zero)
+
+
 def random(shape: Sequence[int], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
     """Normally distributed entries of variance 1 (complex: circular), on the CPU."""
     return torch.from_numpy(_normal(np.random.default_rng(seed), tuple(shape), dtype)).to(dtype)
@@ -388,6 +457,17 @@ def _orthonormal(rng: np.random.Generator, m: int, k: int, dtype: torch.dtype) -
     Q, R = np.linalg.qr(_normal(rng, (m, k), dtype))
     diagonal = np.diagonal(R)
     return np.asarray(Q * (diagonal / np.abs(diagonal)))
+
+
+def _unit_triangle(noise: NDArray[Any], condition: float) -> NDArray[Any]:
+    """1 + s N for a strictly upper N, with s such that the condition is what is asked for."""
+    identity = np.eye(len(noise))
+    low, high = 0.0, 4.0
+    for _ in range(12 if noise.any() else 0):
+        middle = (low + high) / 2
+        enough = np.linalg.cond(identity + middle * noise, 1) >= condition
+        low, high = (low, middle) if enough else (middle, high)
+    return np.asarray(identity + low * noise)
 
 
 def _upper(A: NDArray[Any]) -> NDArray[Any]:

@@ -1,224 +1,477 @@
 #include "scalar.h"
 #include "tile.h"
 
-// N rows of the 32 columns of a simdgroup into `tile`, a column every N + 1: the lanes read along
-// memory. Rows from `size` on and columns from `count` on are zero.
-template <typename T, int N>
-inline void load_columns(
-    device const T* X, uint size, uint count, uint stride, uint lane, threadgroup T* tile) {
-  const uint i = lane % uint(N);
+// A block of a lower triangle in threadgroup memory: entry (i, j) of its N rows and columns stands
+// at j N + (i - j) mod N, each column from its diagonal on. A step of an elimination then finds the
+// multipliers where it has the entries that they belong to, aligned, and lanes that read A along
+// its rows write to different banks. Blocks lie sixteen bytes more than N N apart, for the banks'
+// sake too.
+template <typename T, int N> inline constexpr uint block_stride() {
+  return N * N + (sizeof(T) < 16 ? 16 / sizeof(T) : 1);
+}
+
+// Rows that lanes hand to each other at a time.
+template <int N> inline constexpr int segment() { return N < SEGMENT ? N : SEGMENT; }
+
+// Strides of a view that starts at the last row where the triangle is an upper one, which makes it
+// a lower one.
+struct Layout {
+  int row;
+  int column;
+  bool along_rows;
+};
+
+inline Layout layout(uint row_stride, uint column_stride, bool reversed, bool both) {
+  Layout made;
+  made.row = reversed ? -int(row_stride) : int(row_stride);
+  made.column = reversed && both ? -int(column_stride) : int(column_stride);
+  made.along_rows = column_stride < row_stride;
+  return made;
+}
+
+inline long offset(Layout of, uint row, uint column) {
+  return long(row) * long(of.row) + long(column) * long(of.column);
+}
+
+// The blocks of TILES matrices, zero outside `rows` and `columns`. Of a diagonal block only the
+// lower triangle is read, without its diagonal where that is unit. Neighbouring threads take
+// neighbouring addresses, whichever way A lies; a thread has several of them under way.
+template <typename T, int N, int TILES>
+inline void load_block(
+    device const T* A,
+    Layout of_A,
+    long batch_stride,
+    uint matrices,
+    uint rows,
+    uint columns,
+    bool diagonal,
+    bool unit,
+    bool conjugated,
+    uint tid,
+    uint threads,
+    threadgroup T* tile) {
+  constexpr int LINE = N < 32 ? N : 32;
+  constexpr int PARTS = N / LINE;
+  constexpr int LOADS = 8;
+  const bool along_rows = of_A.along_rows;
+  const int slow_stride = along_rows ? of_A.row : of_A.column;
+  const int fast_stride = along_rows ? of_A.column : of_A.row;
+  const int slow_end = int(along_rows ? rows : columns);
+  const int fast_end = int(along_rows ? columns : rows);
+  // Entries at least this far below the diagonal are read.
+  const int nearest = diagonal ? (unit ? 1 : 0) : -N;
+  const int place = int(tid % uint(LINE));
+  const int lines = TILES > 1 ? TILES * N : slow_end;
+  const int step = TILES > 1 ? 32 / LINE : int(threads / uint(LINE));
+#pragma unroll(1)
+  for (int first = int(tid / uint(LINE)); first < lines; first += LOADS / PARTS * step) {
+    T entries[LOADS];
 #pragma unroll
-  for (int e = 0; e < N; ++e) {
-    const uint c = uint(e) * (32 / N) + lane / uint(N);
-    T entry = zero<T>();
-    if (i < size && c < count) entry = X[ulong(c) * stride + i];
-    tile[c * uint(N + 1) + i] = entry;
+    for (int load = 0; load < LOADS; ++load) {
+      const int line = first + load / PARTS * step;
+      const int slow = line & (N - 1);
+      const int fast = place + load % PARTS * LINE;
+      const int below = along_rows ? slow - fast : fast - slow;
+      device const T* from = A;
+      if (TILES > 1) from += long(uint(line) / uint(N)) * batch_stride;
+      const bool inside = line < lines && uint(line) / uint(N) < matrices && slow < slow_end;
+      T entry = zero<T>();
+      if (inside && fast < fast_end && below >= nearest) {
+        entry = from[slow * slow_stride + fast * fast_stride];
+      }
+      entries[load] = entry;
+    }
+#pragma unroll
+    for (int load = 0; load < LOADS; ++load) {
+      const int line = first + load / PARTS * step;
+      const int slow = line & (N - 1);
+      const int fast = place + load % PARTS * LINE;
+      const int below = along_rows ? slow - fast : fast - slow;
+      if (line < lines) {
+        threadgroup T* to = tile + uint(line) / uint(N) * block_stride<T, N>();
+        to[(along_rows ? fast : slow) * N + (below & (N - 1))] =
+            conjugated ? conj(entries[load]) : entries[load];
+      }
+    }
+  }
+}
+
+// How the WIDTH lanes of a team share ROWS rows of its columns in memory and in the team's
+// `exchange`, which has a column every ROWS + 1. Where rows lie along memory a lane takes its own
+// column, a row a turn; else the lanes go along the columns, each in its row, some columns a turn.
+struct Share {
+  int start;
+  int step;
+  uint at;
+  uint row;
+  uint turns;
+  bool own_column;
+};
+
+template <int ROWS, int WIDTH> inline Share make_share(Layout of, uint count, uint place) {
+  constexpr uint COLUMNS = WIDTH < ROWS ? 1 : WIDTH / ROWS;
+  Share made;
+  made.own_column = WIDTH < ROWS || of.along_rows;
+  made.row = made.own_column ? 0 : place % uint(ROWS);
+  const uint column = made.own_column ? place : place / uint(ROWS);
+  const uint turns = made.own_column ? uint(ROWS) : (count - column + COLUMNS - 1) / COLUMNS;
+  made.turns = column < count ? turns : 0;
+  made.start = int(made.row) * of.row + int(column) * of.column;
+  made.step = made.own_column ? of.row : int(COLUMNS) * of.column;
+  made.at = column * uint(ROWS + 1) + made.row;
+  return made;
+}
+
+inline uint turns_of(Share share, uint rows) {
+  return share.own_column ? min(share.turns, rows) : (share.row < rows ? share.turns : 0);
+}
+
+template <typename T, int ROWS>
+inline void read_share(thread T (&entries)[ROWS], device const T* B, Share share, uint rows) {
+  const uint turns = turns_of(share, rows);
+  device const T* from = B + share.start;
+#pragma unroll
+  for (int e = 0; e < ROWS; ++e) {
+    entries[e] = uint(e) < turns ? *from : zero<T>();
+    from += share.step;
+  }
+}
+
+// No lane may still need what `exchange` held before.
+template <typename T, int ROWS, int WIDTH>
+inline void hand_over(thread const T (&entries)[ROWS], Share share, threadgroup T* exchange) {
+  if (share.own_column) {
+#pragma unroll
+    for (int e = 0; e < ROWS; ++e) exchange[share.at + uint(e)] = entries[e];
+  } else {
+#pragma unroll
+    for (int e = 0; e < ROWS; ++e) {
+      exchange[share.at + uint(e) * uint(WIDTH / ROWS * (ROWS + 1))] = entries[e];
+    }
   }
   simdgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-template <typename T, int N>
-inline void store_columns(
-    thread const T (&x)[N],
-    device T* X,
-    uint size,
-    uint count,
-    uint stride,
-    uint lane,
-    threadgroup T* tile) {
-#pragma unroll
-  for (int k = 0; k < N; ++k) tile[lane * uint(N + 1) + uint(k)] = x[k];
+template <typename T, int ROWS, int WIDTH>
+inline void write_share(device T* X, Share share, uint rows, threadgroup const T* exchange) {
   simdgroup_barrier(mem_flags::mem_threadgroup);
-  const uint i = lane % uint(N);
+  const uint turns = turns_of(share, rows);
+  device T* to = X + share.start;
+  threadgroup const T* from = exchange + share.at;
 #pragma unroll
-  for (int e = 0; e < N; ++e) {
-    const uint c = uint(e) * (32 / N) + lane / uint(N);
-    if (i < size && c < count) X[ulong(c) * stride + i] = tile[c * uint(N + 1) + i];
+  for (int e = 0; e < ROWS; ++e) {
+    if (uint(e) < turns) *to = *from;
+    to += share.step;
+    from += share.own_column ? 1 : WIDTH / ROWS * (ROWS + 1);
   }
-  // The next block reads these rows along other lanes.
+  // Later blocks read these rows along other lanes.
   simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 }
 
-// Block (i, j) of op(A) into `tile` by columns, zero outside it. Of a diagonal block only the
-// triangle is read, without its diagonal where that is unit.
-template <typename T, int N>
-inline void load_block(
-    device const T* A,
-    uint row,
-    uint column,
-    uint end,
-    uint row_stride,
-    uint column_stride,
-    bool lower,
-    bool unit,
-    bool conjugated,
-    uint lane,
-    threadgroup T* tile) {
-  // Neighbouring lanes take neighbouring addresses, whichever way A lies.
-  const bool along_rows = column_stride < row_stride;
-#pragma unroll(8)
-  for (uint e = lane; e < uint(N * N); e += 32) {
-    const uint fast = e % uint(N);
-    const uint slow = e / uint(N);
-    const uint i = along_rows ? slow : fast;
-    const uint j = along_rows ? fast : slow;
-    const bool inside = row + i < end && column + j < end;
-    const bool triangle = row != column || (lower ? i > j : i < j) || (i == j && !unit);
-    T entry = zero<T>();
-    if (inside && triangle) {
-      entry = A[long(row + i) * long(row_stride) + long(column + j) * long(column_stride)];
+// The next `steps` unknowns of the `active` ones that are left, a whole number of segments. A lane
+// has in `sum` what the solved ones take from these, at entry 0 from the next, and in `right` the
+// right-hand sides of a segment, whose place the solution takes. What stands beyond the last
+// unknown is nobody's.
+template <typename T, int N, int ACTIVE>
+inline void solve_segment(
+    thread T (&sum)[N],
+    threadgroup const T* column,
+    threadgroup const T* inverse,
+    threadgroup T* right,
+    uint active,
+    uint steps) {
+  constexpr int ROWS = segment<N>();
+  if (active == uint(ACTIVE)) {
+#pragma unroll(1)
+    for (uint step = 0; step < steps; ++step) {
+      const T open = right[step] + sum[0];
+      const T by = inverse[step];
+      T known = mul(open, by);
+      if (is_zero(by)) known = quotient(open, column[0]);
+      right[step] = known;
+#pragma unroll
+      for (int i = 1; i < ACTIVE; ++i) sum[i - 1] = mul_sub(sum[i], column[i], known);
+      column += N;
     }
-    tile[j * uint(N) + i] = conjugated ? conj(entry) : entry;
+  } else {
+    if constexpr (ACTIVE > ROWS) {
+      solve_segment<T, N, ACTIVE - ROWS>(sum, column, inverse, right, active, steps);
+    }
   }
-  simdgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// One simdgroup solves op(M) x = b for 32 columns of X in place, where M is the diagonal part of A
-// with rows first .. end, in blocks of N rows; a lane owns a column. The strides of A already say
+// What N solved rows of X take from the rows of another block, which turn round in `sum` once.
+template <typename T, int N>
+inline void subtract_block(
+    thread T (&sum)[N],
+    threadgroup const T* tile,
+    device const T* X,
+    Layout of_X,
+    Share share,
+    uint place,
+    threadgroup T* exchange) {
+  constexpr int ROWS = segment<N>();
+  T entries[ROWS];
+  read_share<T, ROWS>(entries, X, share, ROWS);
+#pragma unroll(1)
+  for (uint first = 0; first < uint(N); first += uint(ROWS)) {
+    hand_over<T, ROWS, 32>(entries, share, exchange);
+    const uint next = first + uint(ROWS);
+    read_share<T, ROWS>(
+        entries, X + offset(of_X, next, 0), share, next < uint(N) ? uint(ROWS) : 0u);
+#pragma unroll(1)
+    for (uint step = 0; step < uint(ROWS); ++step) {
+      threadgroup const T* column = tile + (first + step) * uint(N);
+      const T known = exchange[place * uint(ROWS + 1) + step];
+      const T turned = mul_sub(sum[0], column[0], known);
+#pragma unroll
+      for (int i = 1; i < N; ++i) sum[i - 1] = mul_sub(sum[i], column[i], known);
+      sum[N - 1] = turned;
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// One simdgroup solves op(A) X = B for 32 columns, which may be those of TILES matrices: a lane
+// owns a column in registers, N rows at a time, and every lane reads the triangle of its matrix in
+// threadgroup memory. Several simdgroups of a group have one matrix. The strides of A already say
 // whether op transposes: `lower` is of op(A). Neither the other triangle nor a unit diagonal is
-// read. X is column-major.
-template <typename T, int N>
-[[max_total_threads_per_threadgroup(64)]] kernel void triangular_solve(
+// read. X must not be B.
+template <typename T, int N, int TILES>
+[[max_total_threads_per_threadgroup(128)]] kernel void triangular_columns(
     device const T* A [[buffer(0)]],
-    device T* X [[buffer(1)]],
-    constant uint& n [[buffer(2)]],
-    constant uint& columns [[buffer(3)]],
-    constant uint& first [[buffer(4)]],
-    constant uint& end [[buffer(5)]],
-    constant uint& row_stride [[buffer(6)]],
-    constant uint& column_stride [[buffer(7)]],
-    constant long& batch_stride [[buffer(8)]],
-    constant uint& lower [[buffer(9)]],
-    constant uint& unit [[buffer(10)]],
-    constant uint& conjugated [[buffer(11)]],
+    device const T* B [[buffer(1)]],
+    device T* X [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& columns [[buffer(4)]],
+    constant uint& batch [[buffer(5)]],
+    constant uint& a_row [[buffer(6)]],
+    constant uint& a_column [[buffer(7)]],
+    constant long& a_batch [[buffer(8)]],
+    constant uint& b_row [[buffer(9)]],
+    constant uint& b_column [[buffer(10)]],
+    constant long& b_batch [[buffer(11)]],
+    constant uint& x_row [[buffer(12)]],
+    constant uint& x_column [[buffer(13)]],
+    constant long& x_batch [[buffer(14)]],
+    constant uint& lower [[buffer(15)]],
+    constant uint& unit [[buffer(16)]],
+    constant uint& conjugated [[buffer(17)]],
     uint2 group [[threadgroup_position_in_grid]],
-    uint lane [[thread_index_in_simdgroup]]) {
-  THREADGROUP_ARRAY(T, block, N * N);
-  THREADGROUP_ARRAY(T, tile, 32 * (N + 1));
-  device const T* matrix = A + long(group.y) * batch_stride;
-  const uint first_column = group.x * 32;
-  const uint count = min(32u, columns - first_column);
-  device T* own = X + (ulong(group.y) * columns + first_column) * n;
-  const uint blocks = (end - first + uint(N) - 1) / uint(N);
-  for (uint step = 0; step < blocks; ++step) {
-    const uint row = first + (lower != 0 ? step : blocks - 1 - step) * uint(N);
-    const uint size = min(uint(N), end - row);
-    threadgroup const T* column_of_lane = tile + lane * uint(N + 1);
-    load_columns<T, N>(own + row, size, count, n, lane, tile);
-    T x[N];
+    uint2 size [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  constexpr uint WIDTH = 32 / TILES;
+  constexpr int ROWS = segment<N>();
+  constexpr uint STRIDE = block_stride<T, N>();
+  THREADGROUP_ARRAY(T, tile, TILES * STRIDE);
+  THREADGROUP_ARRAY(T, inverse, TILES * N);
+  THREADGROUP_ARRAY(T, exchange, (TILES > 1 ? 32 : 128) * (ROWS + 1));
+  const uint threads = size.x;
+  const uint place = tid % WIDTH;
+  const uint team = TILES > 1 ? tid / WIDTH : 0;
+  const uint first_matrix = group.y * uint(TILES);
+  const uint matrix = first_matrix + team;
+  const uint first_column = (group.x * (threads / 32) + tid / 32) * WIDTH;
+  const bool owns = matrix < batch && first_column < columns;
+  const uint count = owns ? min(WIDTH, columns - first_column) : 0;
+  const bool reversed = lower == 0;
+  const Layout of_A = layout(a_row, a_column, reversed, true);
+  const Layout of_B = layout(b_row, b_column, reversed, false);
+  const Layout of_X = layout(x_row, x_column, reversed, false);
+  const uint last = reversed ? n - 1 : 0;
+  device const T* a = A + long(first_matrix) * a_batch - offset(of_A, last, last);
+  device const T* b =
+      B + long(matrix) * b_batch - offset(of_B, last, 0) + offset(of_B, 0, first_column);
+  device T* own =
+      X + long(matrix) * x_batch - offset(of_X, last, 0) + offset(of_X, 0, first_column);
+  const Share share_B = make_share<ROWS, WIDTH>(of_B, count, place);
+  const Share share_X = make_share<ROWS, WIDTH>(of_X, count, place);
+  threadgroup T* of_team = exchange + tid / WIDTH * WIDTH * uint(ROWS + 1);
+  threadgroup const T* of_matrix = tile + team * STRIDE;
+  for (uint row = 0; row < n; row += uint(N)) {
+    const uint rows = min(uint(N), n - row);
+    T entries[ROWS];
+    read_share<T, ROWS>(entries, b + offset(of_B, row, 0), share_B, rows);
+    // Products are summed before B is added: where they are small beside it, so are their errors.
+    T sum[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) x[i] = column_of_lane[i];
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint done = 0; done < step; ++done) {
-      const uint column = first + (lower != 0 ? done : blocks - 1 - done) * uint(N);
-      load_columns<T, N>(own + column, min(uint(N), end - column), count, n, lane, tile);
-      load_block<T, N>(
-          matrix, row, column, end, row_stride, column_stride, lower != 0, unit != 0,
-          conjugated != 0, lane, block);
-#pragma unroll(2)
-      for (int j = 0; j < N; ++j) {
-        const T known = column_of_lane[j];
-#pragma unroll
-        for (int i = 0; i < N; ++i) x[i] = mul_sub(x[i], block[j * N + i], known);
+    for (int i = 0; i < N; ++i) sum[i] = zero<T>();
+    // Fewer rows than 32 come in one block.
+    if constexpr (TILES == 1) {
+      for (uint solved = 0; solved < row; solved += uint(N)) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        load_block<T, N, 1>(
+            a + offset(of_A, row, solved), of_A, a_batch, 1, rows, N, false, false, conjugated != 0,
+            tid, threads, tile);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        subtract_block<T, N>(
+            sum, tile, own + offset(of_X, solved, 0), of_X, share_X, place, of_team);
       }
-      simdgroup_barrier(mem_flags::mem_threadgroup);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    load_block<T, N>(
-        matrix, row, row, end, row_stride, column_stride, lower != 0, unit != 0, conjugated != 0,
-        lane, block);
-    if (lower != 0) {
-      substitute<T, N, true>(x, block, size, unit != 0);
-    } else {
-      substitute<T, N, false>(x, block, size, unit != 0);
+    load_block<T, N, TILES>(
+        a + offset(of_A, row, row), of_A, a_batch, batch - first_matrix, rows, rows, true,
+        unit != 0, conjugated != 0, tid, threads, tile);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint e = tid; e < uint(TILES * N); e += threads) {
+      // Zero where a quotient is to be formed instead.
+      const uint j = e % uint(N);
+      const T pivot = j < rows ? tile[e / uint(N) * STRIDE + j * uint(N)] : zero<T>();
+      const T by = has_inverse(pivot) ? quotient(one<T>(), pivot) : zero<T>();
+      inverse[e] = unit != 0 ? one<T>() : by;
     }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    store_columns<T, N>(x, own + row, size, count, n, lane, tile);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint padded = (rows + uint(ROWS - 1)) / uint(ROWS) * uint(ROWS);
+#pragma unroll(1)
+    for (uint first = 0; first < rows; first += uint(ROWS)) {
+      const uint next = first + uint(ROWS);
+      hand_over<T, ROWS, WIDTH>(entries, share_B, of_team);
+      read_share<T, ROWS>(
+          entries, b + offset(of_B, row + next, 0), share_B, rows > next ? rows - next : 0);
+      solve_segment<T, N, N>(
+          sum, of_matrix + first * uint(N), inverse + team * uint(N) + first,
+          of_team + place * uint(ROWS + 1), padded - first, min(uint(ROWS), rows - first));
+      write_share<T, ROWS, WIDTH>(
+          own + offset(of_X, row + first, 0), share_X, rows - first, of_team);
+    }
   }
 }
 
-// One threadgroup solves op(M) x = b in place for K columns and rows first .. end: 32 rows by one
-// simdgroup, a row a lane; then all threads take them out of the rows that are left, a row each.
-// Meant for columns of op(A) along memory. Flags and storage as above.
+// What threadgroup memory holds of K right-hand sides in triangular_few.
+template <typename T, int K> inline constexpr uint few_rows() {
+  return 16384 / (K * sizeof(T)) < 512 ? 16384 / (K * sizeof(T)) : 512;
+}
+
+// One threadgroup solves op(A) X = B for at most K columns and few_rows() rows, which stay in
+// threadgroup memory: 32 rows at a time by one simdgroup, a row a lane. Where rows of op(A) lie
+// along memory, what the rows before take from these 32 is summed first, a simdgroup a row; else
+// what these take from all after them, a thread a row. Flags as above.
 template <typename T, int K>
 [[max_total_threads_per_threadgroup(512)]] kernel void triangular_few(
     device const T* A [[buffer(0)]],
-    device T* X [[buffer(1)]],
-    constant uint& n [[buffer(2)]],
-    constant uint& first [[buffer(3)]],
-    constant uint& end [[buffer(4)]],
-    constant uint& row_stride [[buffer(5)]],
-    constant uint& column_stride [[buffer(6)]],
-    constant long& batch_stride [[buffer(7)]],
-    constant uint& lower [[buffer(8)]],
-    constant uint& unit [[buffer(9)]],
-    constant uint& conjugated [[buffer(10)]],
+    device const T* B [[buffer(1)]],
+    device T* X [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& columns [[buffer(4)]],
+    constant uint& a_row [[buffer(5)]],
+    constant uint& a_column [[buffer(6)]],
+    constant long& a_batch [[buffer(7)]],
+    constant uint& b_row [[buffer(8)]],
+    constant uint& b_column [[buffer(9)]],
+    constant long& b_batch [[buffer(10)]],
+    constant uint& x_row [[buffer(11)]],
+    constant uint& x_column [[buffer(12)]],
+    constant long& x_batch [[buffer(13)]],
+    constant uint& lower [[buffer(14)]],
+    constant uint& unit [[buffer(15)]],
+    constant uint& conjugated [[buffer(16)]],
     uint group [[threadgroup_position_in_grid]],
     uint threads [[threads_per_threadgroup]],
     uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
-  THREADGROUP_ARRAY(T, known, 32 * K);
+  constexpr uint ROWS = few_rows<T, K>();
+  THREADGROUP_ARRAY(T, known, K * ROWS);
   THREADGROUP_ARRAY(T, block, 32 * 32);
-  device const T* matrix = A + long(group) * batch_stride;
-  device T* own = X + ulong(group) * n * K;
-  const uint blocks = (end - first + 31) / 32;
-  for (uint step = 0; step < blocks; ++step) {
-    const uint top = first + (lower != 0 ? step : blocks - 1 - step) * 32;
-    const uint size = min(32u, end - top);
-    for (uint e = tid; e < 32 * 32; e += threads) {
-      const uint i = e % 32;
-      const uint j = e / 32;
-      const bool triangle = lower != 0 ? i > j : i < j;
-      T entry = i == j ? one<T>() : zero<T>();
-      if (i < size && j < size && (triangle || (i == j && unit == 0))) {
-        entry = matrix[long(top + i) * long(row_stride) + long(top + j) * long(column_stride)];
+  const bool reversed = lower == 0;
+  const Layout of_A = layout(a_row, a_column, reversed, true);
+  const Layout of_B = layout(b_row, b_column, reversed, false);
+  const Layout of_X = layout(x_row, x_column, reversed, false);
+  const uint last = reversed ? n - 1 : 0;
+  device const T* a = A + long(group) * a_batch - offset(of_A, last, last);
+  device const T* b = B + long(group) * b_batch - offset(of_B, last, 0);
+  device T* own = X + long(group) * x_batch - offset(of_X, last, 0);
+  for (uint row = tid; row < n; row += threads) {
+#pragma unroll
+    for (int c = 0; c < K; ++c) known[uint(c) * ROWS + row] = zero<T>();
+  }
+  for (uint top = 0; top < n; top += 32) {
+    const uint size = min(32u, n - top);
+    const bool owns = lane < size;
+    T right[K];
+    if (simd == 0) {
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+        const bool inside = owns && uint(c) < columns;
+        right[c] = inside ? b[offset(of_B, top + lane, uint(c))] : zero<T>();
       }
-      block[e] = conjugated != 0 ? conj(entry) : entry;
+    }
+    for (uint e = tid; e < 32 * 32; e += threads) {
+      const uint i = of_A.along_rows ? e / 32 : e % 32;
+      const uint j = of_A.along_rows ? e % 32 : e / 32;
+      T entry = zero<T>();
+      if (i < size && (i > j || (i == j && unit == 0))) {
+        entry = a[offset(of_A, top + i, top + j)];
+      }
+      block[j * 32 + (i - j) % 32] = conjugated != 0 ? conj(entry) : entry;
+    }
+    if (of_A.along_rows) {
+      for (uint i = simd; i < size; i += threads / 32) {
+        device const T* from = a + offset(of_A, top + i, lane);
+        T sum[K];
+#pragma unroll
+        for (int c = 0; c < K; ++c) sum[c] = zero<T>();
+#pragma unroll(8)
+        for (uint j = lane; j < top; j += 32) {
+          T entry = *from;
+          from += 32 * long(of_A.column);
+          if (conjugated != 0) entry = conj(entry);
+#pragma unroll
+          for (int c = 0; c < K; ++c) sum[c] = mul_sub(sum[c], entry, known[uint(c) * ROWS + j]);
+        }
+#pragma unroll
+        for (int c = 0; c < K; ++c) {
+          const T total = simd_sum(sum[c]);
+          if (lane == 0) known[uint(c) * ROWS + top + i] = total;
+        }
+      }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simd == 0) {
+      const T pivot = owns && unit == 0 ? block[lane * 32] : one<T>();
+      const bool invertible = has_inverse(pivot);
+      const T inverse = invertible ? quotient(one<T>(), pivot) : zero<T>();
+      T sum[K];
       T x[K];
 #pragma unroll
-      for (int c = 0; c < K; ++c) x[c] = lane < size ? own[uint(c) * n + top + lane] : zero<T>();
+      for (int c = 0; c < K; ++c) sum[c] = owns ? known[uint(c) * ROWS + top + lane] : zero<T>();
 #pragma unroll(2)
-      for (uint e = 0; e < 32; ++e) {
-        const uint j = lower != 0 ? e : 31 - e;
-        const T entry = block[j * 32 + lane];
+      for (uint j = 0; j < size; ++j) {
+        const T entry = block[j * 32 + (lane - j) % 32];
 #pragma unroll
         for (int c = 0; c < K; ++c) {
-          T solved = simd_shuffle(x[c], ushort(j));
-          if (unit == 0) solved = quotient(solved, block[j * 33]);
-          const bool open = lower != 0 ? lane > j : lane < j;
-          x[c] = lane == j ? solved : (open ? mul_sub(x[c], entry, solved) : x[c]);
+          // Final once j is the lane's own row.
+          x[c] = mul(right[c] + sum[c], inverse);
+          if (!invertible) x[c] = quotient(right[c] + sum[c], pivot);
+          const T solved = simd_shuffle(x[c], ushort(j));
+          if (lane > j) sum[c] = mul_sub(sum[c], entry, solved);
         }
       }
 #pragma unroll
       for (int c = 0; c < K; ++c) {
-        known[uint(c) * 32 + lane] = x[c];
-        if (lane < size) own[uint(c) * n + top + lane] = x[c];
+        if (owns) known[uint(c) * ROWS + top + lane] = x[c];
+        if (owns && uint(c) < columns) own[offset(of_X, top + lane, uint(c))] = x[c];
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint begin = lower != 0 ? top + size : first;
-    const uint stop = lower != 0 ? end : top;
-    for (uint row = begin + tid; row < stop; row += threads) {
-      device const T* from =
-          matrix + long(row) * long(row_stride) + long(top) * long(column_stride);
+    for (uint row = top + size + tid; row < n && !of_A.along_rows; row += threads) {
+      device const T* from = a + offset(of_A, row, top);
       T sum[K];
 #pragma unroll
-      for (int c = 0; c < K; ++c) sum[c] = own[uint(c) * n + row];
+      for (int c = 0; c < K; ++c) sum[c] = known[uint(c) * ROWS + row];
 #pragma unroll(16)
       for (uint j = 0; j < 32; ++j) {
-        T entry = zero<T>();
-        if (j < size) entry = *from;
-        from += column_stride;
+        T entry = *from;
+        from += of_A.column;
         if (conjugated != 0) entry = conj(entry);
 #pragma unroll
-        for (int c = 0; c < K; ++c) sum[c] = mul_sub(sum[c], entry, known[uint(c) * 32 + j]);
+        for (int c = 0; c < K; ++c) {
+          sum[c] = mul_sub(sum[c], entry, known[uint(c) * ROWS + top + j]);
+        }
       }
 #pragma unroll
-      for (int c = 0; c < K; ++c) own[uint(c) * n + row] = sum[c];
+      for (int c = 0; c < K; ++c) known[uint(c) * ROWS + row] = sum[c];
     }
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 }

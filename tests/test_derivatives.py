@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import mpslinalg as LA
-from mpslinalg._triangular import solve_triangular
+from mpslinalg._triangular import solve_operator
 
 # torch's own forward mode and compiler do what they warn of.
 pytestmark = [
@@ -50,7 +50,11 @@ def lu_solve(left: bool, adjoint: bool) -> Callable[..., Any]:
 
 
 def triangular(upper: bool, unit: bool, trans: int) -> Callable[..., Any]:
-    return lambda A, B: solve_triangular(A, B, upper, unit, trans)
+    return lambda A, B: solve_operator(A, B, upper, unit, trans)
+
+
+def solve_triangular(upper: bool, left: bool, unit: bool) -> Callable[..., Any]:
+    return lambda A, B: LA.solve_triangular(A, B, upper=upper, left=left, unitriangular=unit)
 
 
 CASES = [
@@ -78,6 +82,8 @@ CASES = [
     Case("triangular_unit_transpose", triangular(False, True, 1), ((3, 3), (3, 2))),
     Case("triangular_upper_adjoint", triangular(True, False, 2), ((3, 3), (3, 2))),
     Case("triangular_upper_unit", triangular(True, True, 0), ((2, 3, 3), (2, 3, 1))),
+    Case("solve_triangular", solve_triangular(True, True, False), ((2, 1, 3, 3), (2, 3, 2))),
+    Case("solve_triangular_right", solve_triangular(False, False, True), ((3, 3), (2, 2, 3))),
 ]
 # Every public function; torch.compile takes a second for each.
 COMPILED = [
@@ -97,7 +103,8 @@ COMPILED = [
         "inv_ex",
         "det",
         "slogdet",
-        "triangular_upper_unit",
+        "solve_triangular",
+        "solve_triangular_right",
     }
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -252,7 +259,7 @@ def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
         "lu_det": [(LU, P)],
         "lu_unpack": [(LU, P, True, True), (LU, P, False, True), (LU, P, True, False)],
         "inv": [(A,), (A[0].conj().mT.to(torch.complex64),)],
-        "solve_triangular": [(A, B, True, False, 0), (A, B.mT.contiguous().mT, False, True, 1)],
+        "solve_triangular": [(A, B, True, False, 0), (A, B.mT, False, True, 1, True)],
     }
 
 

@@ -23,6 +23,7 @@ OUTPUTS = {
     "inv_ex": 2,
     "det": 1,
     "slogdet": 2,
+    "solve_triangular": 1,
 }
 ONE_MATRIX = ("lu_factor", "lu_factor_ex", "lu", "inv", "inv_ex", "det", "slogdet")
 SQUARE = ("inv", "inv_ex", "det", "slogdet")
@@ -95,6 +96,19 @@ def bad_calls() -> list[Call]:
     ]:
         calls.append(("lu_solve", (LU, P, B), {}))
     calls.append(("lu_solve", (ones(4, 4), pivots(4), ones(4, 2)), {"left": False}))
+    for matrix, right, left in [
+        (ones(3), ones(3, 1), True),
+        (ones(2, 3), ones(2, 1), True),
+        (ones(3, 3), ones(3), True),
+        (ones(3, 3), ones(4, 2), True),
+        (ones(3, 3), ones(3, 2), False),
+        (ones(2, 3, 3), ones(4, 3, 2), True),
+        (ones(3, 3, dtype=half), ones(3, 1, dtype=half), True),
+        (ones(3, 3, dtype=integer), ones(3, 1, dtype=integer), True),
+        (ones(3, 3), [[1.0], [2.0], [3.0]], True),
+        (None, ones(3, 1), True),
+    ]:
+        calls.append(("solve_triangular", (matrix, right), {"upper": True, "left": left}))
     for LU, P in [
         (ones(4), pivots(4)),
         (ones(4, 4), pivots(4).long()),
@@ -228,6 +242,7 @@ MIXED: list[Call] = [
     ("lu_solve", (ones(3, 3), pivots(3).to("meta"), ones(3, 1)), {}),
     ("lu_solve", (ones(3, 3), pivots(3), ones(3, 1).to("meta")), {}),
     ("lu_unpack", (ones(3, 3), pivots(3).to("meta")), {}),
+    ("solve_triangular", (ones(3, 3), ones(3, 1).to("meta")), {"upper": True}),
     ("inv", (ones(3, 3),), {"out": ones(3, 3).to("meta")}),
     ("slogdet", (ones(3, 3),), {"out": (ones(2), ones(2).to("meta"))}),
 ]

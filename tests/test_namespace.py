@@ -44,6 +44,7 @@ def test_public_names() -> None:
         "slogdet",
         "solve",
         "solve_ex",
+        "solve_triangular",
     ]
     assert vars(torch.linalg)["LinAlgError"] is LA.LinAlgError
 

@@ -28,6 +28,7 @@ NAMES = [
     "linalg.slogdet",
     "linalg.solve",
     "linalg.solve_ex",
+    "linalg.solve_triangular",
     "lu_unpack",
 ]
 OPS = [op for op in op_db if op.name in NAMES]
@@ -74,7 +75,7 @@ def test_samples(op: Any, dtype: torch.dtype, device: str) -> None:
         args = (sample.input, *sample.args)
         with LA.use("kernels"):
             got = function(*args, **sample.kwargs)
-        expected = op.op(*(a.cpu().resolve_conj().resolve_neg() for a in args), **sample.kwargs)
+        expected = op.op(*(a.cpu() for a in args), **sample.kwargs)
         assert type(got) is type(expected)
         pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
         for ours, theirs in pairs:

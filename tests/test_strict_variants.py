@@ -89,8 +89,7 @@ def fits(launch: Launch) -> bool:
 # Where the plans turn from one kernel or variant to another: matrix sizes, rows of a panel,
 # right-hand sides.
 SIZES = around(1, 2, 3, _lu_plan.TINY, _lu_plan.DET_TINY, 8, 16, _lu_plan.SIMD, _lu_plan.PANEL)
-SIZES += [*range(40, _lu_plan.ROWS, 8), *around(_lu_plan.ROWS)]
-SIZES += around(_triangular_plan.ROWS)
+SIZES += [*range(40, _lu_plan.ROWS, 8), *around(64, _lu_plan.ROWS)]
 ROWS = around(*(rows * _lu_plan.MAX_THREADS for rows in (1, 2, 4, 8, 16, 32, 64)))
 COLUMNS = around(1, 2, 3, _triangular_plan.FEW, 32, 64)
 

@@ -1,8 +1,7 @@
 """The launch plan of the triangular solve on the checked engine."""
 
-import itertools
+import functools
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,19 +14,9 @@ from tests.lapack import TRANS, Trans
 
 pytestmark = pytest.mark.usefixtures("checked")
 
-# The rows of one launch.
-ROWS = _triangular_plan.ROWS
-SIZES = (1, 3, 8, 31, 32, 33, 65)
-ORDERS = [
-    *((dtype, n) for dtype in SINGLES for n in SIZES),
-    *((dtype, n) for dtype in DOUBLES for n in (3, 33)),
-]
-FAMILIES = (
-    "well_conditioned",
-    "near_singular",
-    "near_underflow",
-    "near_overflow",
-)
+# Around every number of rows at which something changes: 4, 16, 32, 64, 128.
+SIZES = (1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
+COUNTS = (1, 7, 8, 9, 64)
 
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 each_upper = pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
@@ -35,72 +24,119 @@ each_unit = pytest.mark.parametrize("unit", [False, True], ids=["non_unit", "uni
 each_size = pytest.mark.parametrize("n", [1, 5, 32, 40])
 
 
+@functools.cache
+def families(n: int, dtype: torch.dtype, upper: bool) -> list[testing.Triangle]:
+    return list(testing.triangular(n, dtype, upper, seed=n))
+
+
 def triangles(n: int, dtype: torch.dtype, upper: bool, unit: bool) -> Tensor:
-    """Triangles of every conditioning and scale; a unit one has multipliers of at most 1."""
-    A = torch.stack([M.A for M in testing.general(n, n, dtype, seed=n) if M.name in FAMILIES])
-    if unit:
-        L = torch.from_numpy(lapack.getrf(A)[0]).tril(-1) + torch.eye(n, dtype=dtype)
-        return L.mT if upper else L
-    _, R = np.linalg.qr(A.to(torch.complex128 if dtype.is_complex else torch.float64).numpy())
-    U = torch.from_numpy(R).to(dtype)
-    return U if upper else U.mT
+    """The families whose solutions are finite, as one batch."""
+    made = [T.A for T in families(n, dtype, upper) if T.unit == unit and not T.zero]
+    return torch.stack(made)
 
 
 def with_other_triangle(A: Tensor, upper: bool, unit: bool, value: float) -> Tensor:
     """The other triangle, and a diagonal that is taken as 1, hold what must not be read."""
-    read = A.triu(int(unit)) if upper else A.tril(-int(unit))
-    mask = torch.ones(A.shape[-2:]).triu(int(unit)).bool()
-    return torch.where(mask if upper else mask.mT, read, value)
+    mask = torch.ones(A.shape[-2:])
+    read = mask.triu(int(unit)) if upper else mask.tril(-int(unit))
+    return torch.where(read.bool(), A, value)
 
 
-def solve(A: Tensor, B: Tensor, upper: bool, unit: bool, trans: Trans, device: str) -> Tensor:
-    return _triangular_plan.solve_triangular(
-        on(device, A), on(device, B), upper, unit, TRANS.index(trans)
+def solve(
+    A: Tensor,
+    B: Tensor,
+    upper: bool,
+    unit: bool,
+    trans: Trans,
+    device: str,
+    row_major: bool = False,
+) -> Tensor:
+    X = _triangular_plan.solve_triangular(
+        on(device, A), on(device, B), upper, unit, TRANS.index(trans), row_major
     ).cpu()
+    assert (X if row_major else X.mT).is_contiguous()
+    return X
 
 
-@each_upper
-@each_unit
-@pytest.mark.parametrize(("dtype", "n"), ORDERS, ids=name)
-def test_solve(dtype: torch.dtype, n: int, upper: bool, unit: bool, device: str) -> None:
-    A = triangles(n, dtype, upper, unit)
+def column_major(A: Tensor) -> Tensor:
+    return A.mT.contiguous().mT
+
+
+def judge(A: Tensor, k: int, upper: bool, unit: bool, trans: Trans, bits: int, device: str) -> None:
+    """`bits` choose how A, B and X are stored."""
+    X_true = testing.random((len(A), A.shape[-1], k), A.dtype, seed=2)
+    op = A if trans == "N" else A.mT if trans == "T" else A.mH
+    exact = op.to(torch.complex128) @ X_true.to(torch.complex128)
+    B = (exact if A.dtype.is_complex else exact.real).to(A.dtype)
     stored = with_other_triangle(A, upper, unit, torch.nan)
-    if not upper:
-        # Column-major: each way to store A has its kernel for few columns.
-        stored = stored.mT.contiguous().mT
-    # Few columns share a threadgroup, many are taken 32 at a time.
-    counts = (1, 2, 3, 4, 5, 32, 33) if n <= 33 else (1, 4, 5, 33)
-    X_true = testing.random((len(A), n, sum(counts)), dtype, seed=2)
-    for trans in TRANS:
-        op = A if trans == "N" else A.mT if trans == "T" else A.mH
-        exact = op.to(torch.complex128) @ X_true.to(torch.complex128)
-        B = (exact if dtype.is_complex else exact.real).to(dtype)
-        parts = [
-            solve(stored, b, upper, unit, trans, device)
-            for b in B.tensor_split(tuple(itertools.accumulate(counts[:-1])), -1)
-        ]
-        X, X_lapack = torch.cat(parts, -1), lapack.trtrs(A, B, upper, unit, trans)
-        compare(testing.solve_ratio(A, X, B, trans), testing.solve_ratio(A, X_lapack, B, trans))
-        compare(
-            testing.forward_ratio(A, X, X_true, trans),
-            testing.forward_ratio(A, X_lapack, X_true, trans),
-        )
+    a, b = column_major(stored) if bits & 1 else stored, column_major(B) if bits & 2 else B
+    X = solve(a, b, upper, unit, trans, device, bool(bits & 4))
+    X_lapack = lapack.trtrs(A, B, upper, unit, trans)
+    compare(testing.solve_ratio(A, X, B, trans), testing.solve_ratio(A, X_lapack, B, trans))
+    compare(
+        testing.forward_ratio(A, X, X_true, trans),
+        testing.forward_ratio(A, X_lapack, X_true, trans),
+    )
 
 
-@each_upper
-@pytest.mark.parametrize(("n", "k"), [(ROWS, 5), (ROWS + 1, 5), (_triangular_plan.FEW_ROWS + 1, 1)])
+@pytest.mark.parametrize("n", SIZES)
 @each_dtype
-def test_solve_large(dtype: torch.dtype, n: int, k: int, upper: bool, device: str) -> None:
+def test_families(dtype: torch.dtype, n: int, device: str) -> None:
+    # All counts at every size, all flags and layouts over the counts and sizes.
+    for position, k in enumerate(COUNTS):
+        case = 7 * n + 3 * position
+        for unit in (False, True):
+            upper = bool(case & 1) != unit
+            A = triangles(n, dtype, upper, unit)
+            if k > 8 and n > 33:
+                A = A[position % 2 :: 4]
+            judge(A, k, upper, unit, TRANS[case % 3], case >> 1, device)
+
+
+@each_unit
+@each_upper
+@pytest.mark.parametrize("n", [4, 33])
+@pytest.mark.parametrize("dtype", SINGLES + DOUBLES, ids=name)
+def test_every_flag(dtype: torch.dtype, n: int, upper: bool, unit: bool, device: str) -> None:
+    A = triangles(n, dtype, upper, unit)[:4]
+    for trans in TRANS:
+        for bits in range(8):
+            judge(A, 3 if bits & 2 else 9, upper, unit, trans, bits, device)
+
+
+@pytest.mark.parametrize(("n", "k"), [(257, 33), (1025, 1), (513, 8)])
+@each_dtype
+def test_parts(dtype: torch.dtype, n: int, k: int, device: str) -> None:
     # One row more than one launch takes, of many columns and of few.
     A = testing.random((1, n, n), dtype) / n**0.5 + 3 * torch.eye(n)
-    A = (A.triu() if upper else A.tril()).mT.contiguous().mT
     B = testing.random((1, n, k), dtype, seed=2)
-    for trans in TRANS:
+    cases: list[tuple[bool, Trans]] = [(False, "N"), (True, "C")]
+    for upper, trans in cases:
+        T = A.triu() if upper else A.tril()
         X, X_lapack = (
             solve(A, B, upper, False, trans, device),
             lapack.trtrs(A, B, upper, False, trans),
         )
-        compare(testing.solve_ratio(A, X, B, trans), testing.solve_ratio(A, X_lapack, B, trans))
+        compare(testing.solve_ratio(T, X, B, trans), testing.solve_ratio(T, X_lapack, B, trans))
+
+
+@pytest.mark.parametrize("batch", [31, 33])
+@pytest.mark.parametrize(("n", "k"), [(3, 1), (4, 5), (8, 2), (7, 8), (13, 4)])
+@each_dtype
+def test_matrices_that_share_a_simdgroup(
+    dtype: torch.dtype, n: int, k: int, batch: int, device: str
+) -> None:
+    A = testing.random((batch, n, n), dtype) + 4 * n**0.5 * torch.eye(n)
+    B = testing.random((batch, n, k), dtype, seed=1)
+    X = solve(A, B, True, False, "N", device)
+    one = torch.cat(
+        [solve(a[None], b[None], True, False, "N", device) for a, b in zip(A, B, strict=True)]
+    )
+    assert torch.equal(X, one)
+    compare(
+        testing.solve_ratio(A.triu(), X, B),
+        testing.solve_ratio(A.triu(), lapack.trtrs(A, B, True, False), B),
+    )
 
 
 @pytest.mark.parametrize("trans", TRANS)
@@ -120,49 +156,68 @@ def test_powers_of_two_are_exact(
     assert torch.equal(X, X[exponents == 0] * scale)
 
 
-@each_upper
-@each_size
+@pytest.mark.parametrize("n", [4, 40])
 @each_dtype
-def test_a_zero_on_the_diagonal(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
-    A = testing.random((3, n, n), dtype) + 4 * n**0.5 * torch.eye(n)
-    B = testing.random((3, n, 2), dtype, seed=1)
-    expected = solve(A, B, upper, False, "N", device)
-    A[1, n // 2, n // 2] = 0
+def test_a_divisor_whose_inverse_overflows(dtype: torch.dtype, n: int, device: str) -> None:
+    # Smallest normal numbers: their quotients are representable.
+    tiny = torch.finfo(dtype).tiny
+    A = (2 * tiny * torch.eye(n, dtype=dtype)).expand(2, n, n)
+    B = testing.random((2, n, 2), dtype) * 2.0**-70
+    for k in (1, 2):
+        X = solve(A, B[..., :k], False, False, "N", device)
+        assert torch.equal(X, B[..., :k] * 2.0**125)
+
+
+@pytest.mark.parametrize("k", [2, 9])
+@each_upper
+@pytest.mark.parametrize("n", [1, 5, 32, 65])
+@each_dtype
+def test_a_zero_on_the_diagonal(
+    dtype: torch.dtype, n: int, upper: bool, k: int, device: str
+) -> None:
+    (T,) = (T for T in families(n, dtype, upper) if T.zero)
+    A = torch.stack([T.A + torch.eye(n), T.A, T.A + torch.eye(n)])
+    B = testing.random((3, n, k), dtype, seed=1)
     X = solve(A, B, upper, False, "N", device)
+    expected = solve(A + torch.eye(n) * (A == 0), B, upper, False, "N", device)
     assert torch.equal(X[[0, 2]], expected[[0, 2]])
-    assert not X[1].isfinite().all(0).any()
+    before = slice(T.zero, None) if upper else slice(T.zero - 1)
+    assert torch.equal(X[1, before], expected[1, before])
+    assert not X[1, T.zero - 1].isfinite().any()
+    if not dtype.is_complex:
+        assert X[1, T.zero - 1].isinf().all()
     assert solve(A, B, upper, True, "N", device).isfinite().all()
 
 
-@each_size
+@pytest.mark.parametrize("n", [1, 5, 32, 65])
 @each_dtype
 def test_a_bad_column_spoils_itself_only(dtype: torch.dtype, n: int, device: str) -> None:
     A = testing.random((2, n, n), dtype) + 4 * n**0.5 * torch.eye(n)
-    B = testing.random((2, n, 5), dtype, seed=1)
-    expected = solve(A, B, True, False, "N", device)
-    for value in (torch.nan, torch.inf):
-        B[0, n - 1, 2] = value
-        X = solve(A, B, True, False, "N", device)
-        assert torch.equal(X[1], expected[1])
-        assert not X[0, :, 2].isfinite().any()
-        good = [0, 1, 3, 4]
-        assert torch.equal(X[0][:, good], expected[0][:, good])
+    for k in (5, 9):
+        B = testing.random((2, n, k), dtype, seed=1)
+        expected = solve(A, B, True, False, "N", device)
+        good = [0, 1, *range(3, k)]
+        for value in (torch.nan, torch.inf):
+            B[0, n - 1, 2] = value
+            X = solve(A, B, True, False, "N", device)
+            assert torch.equal(X[1], expected[1])
+            assert not X[0, :, 2].isfinite().any()
+            assert torch.equal(X[0][:, good], expected[0][:, good])
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("trans", TRANS)
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 5), (32, 2), (40, 3), (40, 6)])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 5), (32, 2), (65, 3), (40, 9)])
 @each_dtype
-def test_strides(dtype: torch.dtype, n: int, k: int, trans: Trans, view: str, device: str) -> None:
+def test_strides(dtype: torch.dtype, n: int, k: int, view: str, device: str) -> None:
     A = testing.random((3, n, n), dtype) + 4 * n**0.5 * torch.eye(n)
     B = testing.random((3, n, k), dtype, seed=1)
     a, b = (VIEWS[view](on(device, x)) for x in (A, B))
-    X = _triangular_plan.solve_triangular(a, b, True, False, TRANS.index(trans)).cpu()
-    triangle = A.triu()
-    compare(
-        testing.solve_ratio(triangle, X, B, trans),
-        testing.solve_ratio(triangle, lapack.trtrs(A, B, True, False, trans), B, trans),
-    )
+    for trans in TRANS:
+        X = _triangular_plan.solve_triangular(a, b, True, False, TRANS.index(trans))
+        compare(
+            testing.solve_ratio(A.triu(), X, B, trans),
+            testing.solve_ratio(A.triu(), lapack.trtrs(A, B, True, False, trans), B, trans),
+        )
 
 
 @pytest.mark.parametrize(
