@@ -232,7 +232,7 @@ def test_out_with_a_gradient(of_out: bool) -> None:
         (33, 8, "triangular_few"),
         (33, 9, "triangular_columns"),
         (200, 9, "triangular_columns in parts of 128, products"),
-        (600, 1, "triangular_few in parts of 512, matmul"),
+        (600, 1, "triangular_few in parts of 512, products"),
     ],
 )
 def test_which_names_the_kernels(n: int, k: int, chosen: str) -> None:

@@ -22,6 +22,8 @@ from .source import Buffer, Index, ShaderError, Signature
 
 # Threads that search info for an error: enough to read as fast as memory allows.
 INFO_THREADS = 16384
+# CUDA_ERROR_INVALID_CONTEXT: a thread of autograd has none before its first call of the runtime.
+NO_CONTEXT = 201
 
 
 def _float_bits(value: float) -> int:
@@ -52,7 +54,7 @@ def _core() -> Any:
             "mpslinalg: kernels on CUDA tensors need the package cuda-core: "
             "pip install 'mpslinalg[cuda]'"
         ) from error
-    names = ("ObjectCode", "Program", "ProgramOptions")
+    names = ("Device", "ObjectCode", "Program", "ProgramOptions")
     return SimpleNamespace(
         version=core.__version__, **{name: getattr(core, name) for name in names}
     )
@@ -264,6 +266,9 @@ class _CudaLauncher(Launcher):
     def _launch(self, slots: _Slots, function: int, device: int) -> None:
         if device == torch._C._cuda_getDevice():
             code = slots.launch(function, device)
+            if code == NO_CONTEXT:
+                _core().Device(device).set_current()
+                code = slots.launch(function, device)
         else:
             with torch.cuda.device(device):
                 code = slots.launch(function, device)
