@@ -31,7 +31,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
             return f"{name}_simd"
         return _triangular_plan.regime(name, dtype, batch, n, n, k if name[-1] == "e" else n)
     if n <= SIMD:
-        return "cholesky_tiny" if n <= TINY else "cholesky_simd"
+        return "cholesky_packed" if n <= TINY else "cholesky_simd"
     if n <= GROUP:
         return "cholesky_group"
     return f"cholesky_panel of {PANEL} columns, cholesky_below, matmul"
@@ -52,16 +52,11 @@ def cholesky(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
     if upper:
         # The kernels read the lower triangle of A^T, whose conjugate is A's.
         row, column = column, row
-    if n <= TINY:
-        if _lu_plan.packed(matrices):
-            kernel("cholesky", "cholesky_packed", scalar(A.dtype), n)(
-                matrices, L, info, row, column, batch, upper,
-                threads=(-(-batch // 32) * 32,), group=(32,),
-            )  # fmt: skip
-        else:
-            kernel("cholesky", "cholesky_tiny", scalar(A.dtype), n)(
-                matrices, L, info, row, column, step, upper, threads=(batch,), group=(64,)
-            )
+    if n <= TINY and _lu_plan.packed(matrices):
+        kernel("cholesky", "cholesky_packed", scalar(A.dtype), n)(
+            matrices, L, info, row, column, batch, upper,
+            threads=(-(-batch // 32) * 32,), group=(32,),
+        )  # fmt: skip
     elif n <= SIMD:
         width = _width(n)
         kernel("cholesky", "cholesky_simd", scalar(A.dtype), width)(

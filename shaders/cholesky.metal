@@ -17,20 +17,12 @@ template <typename T> inline T times(T a, real_t<T> s) {
   }
 }
 
-// sqrt(d) and its reciprocal. One Newton step on the GPU's estimate; its products are near 1 or
-// between the two, so that no d is too small or too large for it.
-template <typename R> struct Root {
-  R value;
-  R inverse;
-};
-template <typename R> inline Root<R> root_of(R d) {
+// 1 / sqrt(d): a Newton step on the GPU's estimate, whose products are near 1 or between the two, so
+// that no d is too small or too large for it. It is done before sqrt(d) is.
+template <typename R> inline R inverse_root(R d) {
   const R estimate = rsqrt(d);
-  const R rough = d * estimate;
-  const R half_error = R(0.5f) * fma(-rough, estimate, R(1));
-  const bool infinite = d == R(INFINITY);
-  const R value = infinite ? d : fma(rough, half_error, rough);
-  const R inverse = infinite ? R(0) : fma(estimate, half_error, estimate);
-  return {value, inverse};
+  const R half_error = R(0.5f) * fma(-(d * estimate), estimate, R(1));
+  return d == R(INFINITY) ? R(0) : fma(estimate, half_error, estimate);
 }
 
 // The lower triangle of a := its Cholesky factor. Returns the order of the first leading minor that
@@ -41,9 +33,8 @@ template <typename T, int N> inline int factor(thread T (&a)[N][N]) {
   for (int k = 0; k < N; ++k) {
     const real_t<T> pivot = real_part(a[k][k]);
     failed = !(pivot > real_t<T>(0)) && failed == 0 ? k + 1 : failed;
-    const real_t<T> root = sqrt(pivot);
-    const real_t<T> inverse = real_t<T>(1) / root;
-    a[k][k] = from_real<T>(root);
+    const real_t<T> inverse = inverse_root(pivot);
+    a[k][k] = from_real<T>(sqrt(pivot));
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       if (i > k) a[i][k] = times(a[i][k], inverse);
@@ -80,36 +71,10 @@ template <typename T, int N> inline int factor_whole(thread T (&a)[N][N], bool u
   return failed;
 }
 
-// One thread factors one N x N matrix of any strides, which say where the lower triangle lies: for
-// `upper` they are those of A^T. L is column-major.
-// info: the order of the first leading minor that is not positive definite, else 0.
-template <typename T, int N>
-[[max_total_threads_per_threadgroup(64)]] kernel void cholesky_tiny(
-    device const T* A [[buffer(0)]],
-    device T* L [[buffer(1)]],
-    device int* info [[buffer(2)]],
-    constant uint& row_stride [[buffer(3)]],
-    constant uint& column_stride [[buffer(4)]],
-    constant long& batch_stride [[buffer(5)]],
-    constant uint& upper [[buffer(6)]],
-    uint id [[thread_position_in_grid]]) {
-  device const T* from = A + long(id) * batch_stride;
-  T a[N][N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-#pragma unroll
-    for (int j = 0; j <= i; ++j) a[i][j] = from[uint(i) * row_stride + uint(j) * column_stride];
-  }
-  info[id] = factor_whole<T, N>(a, upper != 0);
-  device T* to = L + ulong(id) * (N * N);
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) to[j * N + i] = a[i][j];
-  }
-}
-
-// The same where the matrices of A follow each other without a gap, 32 to a simdgroup.
+// One thread factors one N x N matrix; those of A follow each other without a gap, 32 to a
+// simdgroup. The strides say where the lower triangle of A lies: for `upper` they are those of A^T.
+// L is column-major. info: the order of the first leading minor that is not positive definite, else
+// 0.
 template <typename T, int N>
 [[max_total_threads_per_threadgroup(64)]] kernel void cholesky_packed(
     device const T* A [[buffer(0)]],
@@ -155,9 +120,9 @@ inline void cholesky_steps(thread T (&a)[N], thread Standing<real_t<T>>& state, 
       const bool pivot_row = state.lane == pivot_lane;
       const R pivot = simd_shuffle(real_part(l), ushort(pivot_lane));
       state.failed = !(pivot > R(0)) && state.failed == 0 ? int(k) + 1 : state.failed;
-      const Root<R> root = root_of(pivot);
-      state.inverse = pivot_row ? root.inverse : state.inverse;
-      l = pivot_row ? from_real<T>(root.value) : times(l, root.inverse);
+      const R inverse = inverse_root(pivot);
+      state.inverse = pivot_row ? inverse : state.inverse;
+      l = pivot_row ? from_real<T>(sqrt(pivot)) : times(l, inverse);
 #pragma unroll
       for (int j = 1; j < ACTIVE; ++j) {
         // Past the last row stand entries that are finished: what is fetched for them is not used.
