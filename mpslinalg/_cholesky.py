@@ -252,6 +252,13 @@ def _may_write(out: Any, *inputs: Tensor) -> bool:
     return _check.out(out, inputs, dtype)
 
 
+def _write(X: Tensor, out: Tensor) -> Tensor:
+    """To out=, which here becomes row-major when it had another shape."""
+    if out.shape != X.shape:
+        X = X.clone(memory_format=torch.contiguous_format)
+    return _out.write(X, out)
+
+
 def cholesky_solve(
     B: Tensor, L: Tensor, upper: bool = False, *, out: Tensor | None = None
 ) -> Tensor:
@@ -294,7 +301,7 @@ def cholesky_solve(
         return refused
     B, L = _op.broadcast((B, 2), (L, 2))
     X = _cholesky_solve(B, L, upper)
-    return X if out is None else _out.write(X, out)
+    return X if out is None else _write(X, out)
 
 
 def cholesky_inverse(L: Tensor, upper: bool = False, *, out: Tensor | None = None) -> Tensor:
@@ -330,4 +337,9 @@ def cholesky_inverse(L: Tensor, upper: bool = False, *, out: Tensor | None = Non
         return refused
     X, info = _cholesky_inverse(L, upper)
     _check.errors(info, "cholesky_inverse", is_matrix=L.dim() == 2)
-    return X if out is None else _out.write(X, out)
+    if out is None:
+        return X
+    if out.numel() == 0 and out.dtype == X.dtype:
+        # Torch computes in place in such an output, which then takes all its strides.
+        return _out.write(X, out.resize_(0))
+    return _write(X, out)
