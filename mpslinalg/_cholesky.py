@@ -55,7 +55,7 @@ class _Cholesky(Function):
 
 
 class _CholeskySolve(Function):
-    """X = A^-1 B, A = L L^H: gB = A^-1 gX, gL = -(gB X^H + X gB^H) L on the triangle (Giles 2008)."""
+    """X = A^-1 B, A = L L^H: gB = A^-1 gX, gA = -gB X^H, gL = (gA + gA^H) L (Giles 2008)."""
 
     generate_vmap_rule = True
 

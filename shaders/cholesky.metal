@@ -17,8 +17,8 @@ template <typename T> inline T times(T a, real_t<T> s) {
   }
 }
 
-// 1 / sqrt(d): a Newton step on the GPU's estimate, whose products are near 1 or between the two, so
-// that no d is too small or too large for it. It is done before sqrt(d) is.
+// 1 / sqrt(d): a Newton step on the GPU's estimate. Its products are near 1 or between the two, so
+// that no d is too small or too large for it; and it is done before sqrt(d) is.
 template <typename R> inline R inverse_root(R d) {
   const R estimate = rsqrt(d);
   const R half_error = R(0.5f) * fma(-(d * estimate), estimate, R(1));
@@ -593,8 +593,7 @@ template <typename T, int N>
       own_columns, n, column_stride, row_stride, tile);
   device const T* from = L + long(matrix) * l_batch_stride + long(place) * long(l_row_stride);
   solve_both<T, N>(x, from, inside && place < n, place, n, l_column_stride, upper != 0, tile);
-  store_solution<T, N>(
-      x, X + (ulong(matrix) * columns + first) * n, place, n, own_columns, tile);
+  store_solution<T, N>(x, X + (ulong(matrix) * columns + first) * n, place, n, own_columns, tile);
 }
 
 // The same for the columns of the identity: X = (L L^H)^-1. info: the first zero on the diagonal of
@@ -625,7 +624,8 @@ template <typename T, int N>
   solve_both<T, N>(x, from, inside && place < n, place, n, column_stride, upper != 0, tile);
   if (inside && place == 0) {
     int singular = 0;
-    for (uint i = n; i > 0; --i) singular = is_zero(tile[(i - 1) * uint(N + 1)]) ? int(i) : singular;
+    for (uint i = n; i > 0; --i)
+      singular = is_zero(tile[(i - 1) * uint(N + 1)]) ? int(i) : singular;
     info[matrix] = singular;
   }
   simdgroup_barrier(mem_flags::mem_threadgroup);
