@@ -2,12 +2,12 @@
 
 The flow is a level that wanders as a Brownian motion plus independent noise: a Gaussian process
 with covariance s2 (I + q min(t, t')) and an unknown mean. Batches of 100 x 100 covariances, one for
-each ratio q, are factored at once; derivatives with respect to log q come through the factorisation.
+each ratio q, are factored at once; derivatives by log q come through the factorisation.
 
-Data: annual flow at Aswan, 1871-1970, in 10^8 m^3; G. W. Cobb, "The problem of the Nile", Biometrika
-65 (1978). Estimates to compare with: J. Durbin, S. J. Koopman, "Time Series Analysis by State Space
-Methods", second edition (2012), section 2.10. Formulas: C. E. Rasmussen, C. K. I. Williams, "Gaussian
-Processes for Machine Learning" (2006), section 2.7.
+Data: annual flow at Aswan, 1871-1970, in 10^8 m^3: Cobb, "The problem of the Nile", Biometrika 65
+(1978). Estimates to compare with: Durbin, Koopman, "Time Series Analysis by State Space Methods",
+second edition (2012), section 2.10. Formulas: Rasmussen, Williams, "Gaussian Processes for Machine
+Learning" (2006), section 2.7.
 """
 
 import math
@@ -94,18 +94,10 @@ def slopes(log_ratio: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), slope
 
 
-def maximum(y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """log q of slope zero, and the first grid with its log likelihoods and slopes."""
-    low, high = -5.0, 1.0
-    first = None
-    for _ in range(2):
-        grid = torch.linspace(low, high, GRID, device=y.device)
-        value, slope = slopes(grid, y)
-        first = first or (grid, value, slope)
-        k = int((slope > 0).sum()) - 1
-        low, high = grid[k].item(), grid[k + 1].item()
-    rise, fall = slope[k], slope[k + 1]
-    return (low * fall - high * rise) / (fall - rise), *first
+def refined(grid: Tensor, slope: Tensor) -> Tensor:
+    """A grid between the two points where the slope changes its sign."""
+    k = int((slope > 0).sum()) - 1
+    return torch.linspace(grid[k].item(), grid[k + 1].item(), len(grid), device=grid.device)
 
 
 def fit(log_ratio: Tensor, y: Tensor) -> tuple[Fit, Tensor, Tensor, Tensor]:
@@ -155,7 +147,12 @@ def scipy_fit(ratio: float) -> Fit:
 def run(device: torch.device) -> Report:
     y = torch.from_numpy(flow().astype(np.float32)).to(device)
     with LA.use("kernels"):
-        log_ratio, grid, values, slope = maximum(y)
+        grid = finer = torch.linspace(-5.0, 1.0, GRID, device=device)
+        values, slope = slopes(grid, y)
+        # Float32 knows where the slope is zero to some 1e-4.
+        for _ in range(2):
+            finer = refined(finer, slopes(finer, y)[1])
+        log_ratio = refined(finer, slopes(finer, y)[1]).mean()
         found, K, L, inverse = fit(log_ratio, y)
         batch = covariance(grid)
         engine = LA.which("cholesky", batch)
