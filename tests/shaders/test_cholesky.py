@@ -23,13 +23,15 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 # The largest matrix of one threadgroup.
 GROUP = _cholesky_plan.GROUP
 SMALL = (1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
-SIZES = (*SMALL, 127, 128, 129, GROUP, GROUP + 1)
-ORDERS = [
-    *((dtype, n) for dtype in SINGLES for n in SIZES),
-    *((dtype, n) for dtype in DOUBLES for n in (2, 7, 40)),
+LARGE = (127, 128, 129, GROUP, GROUP + 1)
+# The checked engine takes its time: each large size with each triangle once.
+CASES = [
+    *((dtype, n, upper) for dtype in SINGLES for n in SMALL for upper in (False, True)),
+    *((dtype, n, (n + i) % 2 == 0) for i, dtype in enumerate(SINGLES) for n in LARGE),
+    *((dtype, n, n == 7) for dtype in DOUBLES for n in (7, 40)),
 ]
 # Each kernel, with a whole and a part of its lanes.
-REGIMES = (1, 2, 3, 4, 7, 16, 27, 40, 64)
+REGIMES = (1, 3, 4, 7, 16, 27, 40)
 each_regime = pytest.mark.parametrize("n", REGIMES)
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 each_upper = pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
@@ -48,16 +50,15 @@ def factor(A: Tensor, upper: bool, device: str) -> tuple[Tensor, Tensor]:
     return L, info
 
 
-@each_upper
-@pytest.mark.parametrize(("dtype", "n"), ORDERS, ids=name)
+@pytest.mark.parametrize(("dtype", "n", "upper"), CASES, ids=name)
 def test_factor(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
     # All families in one launch: those that are not definite must not touch the others.
-    # Beyond a simdgroup the checked engine takes its time: some of the families.
-    step = 1 if n <= 33 else 3 if n <= GROUP else 4
     every = definite(n, dtype)
-    A = every.A[::step]
+    # Of the large ones those that are dense, and one that fails.
+    chosen = slice(None) if n <= 65 else slice(4, None)
+    A, expected = every.A[chosen], every.info[chosen]
     L, info = factor(A, upper, device)
-    assert info.tolist() == every.info[::step].tolist()
+    assert info.tolist() == expected.tolist()
     L_lapack, info_lapack = lapack.potrf(A, upper)
     assert info.tolist() == info_lapack.tolist()
     good = (info == 0).numpy()
@@ -74,10 +75,10 @@ def test_factor(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
 
 
 @each_upper
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33])
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 9, 17, 33])
 @each_dtype
 def test_batches_are_their_matrices(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
-    for batch in (1, 2, 5, 33):
+    for batch in (1, 2, 5, 33)[: 4 if n <= 4 else 3]:
         A = random_definite((batch, n, n), dtype)
         L, info = factor(A, upper, device)
         assert not info.any()
@@ -147,17 +148,18 @@ def test_imaginary_parts_of_the_diagonal_are_ignored(n: int, upper: bool, device
 
 @each_upper
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 16, 27, 40])
+@pytest.mark.parametrize("n", [3, 7, 27, 40])
 @each_dtype
 def test_strides(dtype: torch.dtype, n: int, view: str, upper: bool, device: str) -> None:
-    A = on(device, random_definite((2, 3, n, n), dtype))
+    A = on(device, random_definite((1, 3, n, n), dtype))
     L, _ = _cholesky_plan.cholesky(A, upper)
-    strided, _ = _cholesky_plan.cholesky(VIEWS[view](A), upper)
-    assert torch.equal(strided, L)
-    B = on(device, testing.random((2, 3, n, 3), dtype))
+    assert torch.equal(_cholesky_plan.cholesky(VIEWS[view](A), upper)[0], L)
+    if n > _cholesky_plan.SIMD:
+        return  # from there on the triangular solve reads its strides
+    B = on(device, testing.random((1, 3, n, 3), dtype))
     X = _cholesky_plan.cholesky_solve(B, L, upper)
-    for right, factors in ((VIEWS[view](B), L), (B, VIEWS[view](L))):
-        assert torch.equal(_cholesky_plan.cholesky_solve(right, factors, upper), X)
+    strided = _cholesky_plan.cholesky_solve(VIEWS[view](B), VIEWS[view](L), upper)
+    assert torch.equal(strided, X)
     inverse, _ = _cholesky_plan.cholesky_inverse(L, upper)
     assert torch.equal(_cholesky_plan.cholesky_inverse(VIEWS[view](L), upper)[0], inverse)
 
@@ -166,8 +168,9 @@ def test_strides(dtype: torch.dtype, n: int, view: str, upper: bool, device: str
 @pytest.mark.parametrize(
     ("dtype", "n"),
     [
-        *((d, n) for d in SINGLES for n in (1, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 65)),
-        *((d, n) for d in DOUBLES for n in (3, 7, 33)),
+        *((d, n) for d in SINGLES for n in (1, 4, 5, 8, 9, 16, 17, 32)),
+        *((d, 7) for d in DOUBLES),
+        (torch.complex64, 33),
     ],
     ids=name,
 )
@@ -193,7 +196,7 @@ def test_solve_and_inverse(dtype: torch.dtype, n: int, upper: bool, device: str)
 
 
 @each_upper
-@pytest.mark.parametrize("n", [1, 3, 7, 16, 27, 40])
+@pytest.mark.parametrize("n", [3, 7, 16, 27, 40])
 @each_dtype
 def test_zeros_on_the_diagonal(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
     L = torch.from_numpy(lapack.potrf(random_definite((5, n, n), dtype), upper)[0])
