@@ -17,8 +17,17 @@ template <typename T> inline T times(T a, real_t<T> s) {
   }
 }
 
+// c - |a|^2
+template <typename T> inline real_t<T> subtract_square(real_t<T> c, T a) {
+  if constexpr (scalar_traits<T>::complex) {
+    return fma(-a.x, a.x, fma(-a.y, a.y, c));
+  } else {
+    return fma(-a, a, c);
+  }
+}
+
 // 1 / sqrt(d): a Newton step on the GPU's estimate. Its products are near 1 or between the two, so
-// that no d is too small or too large for it; and it is done before sqrt(d) is.
+// that no d is too small or too large for it.
 template <typename R> inline R inverse_root(R d) {
   const R estimate = rsqrt(d);
   const R half_error = R(0.5f) * fma(-(d * estimate), estimate, R(1));
@@ -32,8 +41,8 @@ template <typename T, int N> inline int factor(thread T (&a)[N][N]) {
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     const real_t<T> pivot = real_part(a[k][k]);
-    failed = !(pivot > real_t<T>(0)) && failed == 0 ? k + 1 : failed;
     const real_t<T> inverse = inverse_root(pivot);
+    failed = !(inverse < real_t<T>(INFINITY)) && failed == 0 ? k + 1 : failed;
     a[k][k] = from_real<T>(sqrt(pivot));
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -43,7 +52,8 @@ template <typename T, int N> inline int factor(thread T (&a)[N][N]) {
     for (int j = 0; j < N; ++j) {
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        if (j > k && i >= j) a[i][j] = mul_sub(a[i][j], a[i][k], conj(a[j][k]));
+        if (j > k && i > j) a[i][j] = mul_sub(a[i][j], a[i][k], conj(a[j][k]));
+        if (j > k && i == j) a[i][i] = from_real<T>(subtract_square(real_part(a[i][i]), a[i][k]));
       }
     }
   }
@@ -96,38 +106,44 @@ template <typename T, int N>
   store_packed<T, N>(a, L + ulong(first) * (N * N), count, lane, tile);
 }
 
-// Where a lane stands in the factorisation of N columns, a row a lane: the row of the first pivot
-// is in lane `first_lane`. `inverse` is 1 / L(i, i) of the lane's own row i.
+// Where a lane stands in the factorisation of N columns, a row a lane: `row` counts from the first
+// pivot's, which is in lane `first_lane`. `diagonal` is what is left of the lane's own diagonal
+// entry: its pivot, in the end. Kept apart, it spares the next pivot a way through other lanes.
 template <typename R> struct Standing {
-  uint lane;
+  int row;
   uint first_lane;
+  R diagonal;
   int failed;
-  R inverse;
 };
 
-// The steps of that from N - ACTIVE on, `size` in all. Entries right of the diagonal may hold
-// anything, before and after.
+// The steps of that from N - ACTIVE on, `size` in all. `column`, for two columns of N entries,
+// passes a column of L on, conjugated, from the pivot down. Entries right of the diagonal may hold
+// anything, before and after; the diagonal is left to the caller.
 template <typename T, int N, int ACTIVE>
-inline void cholesky_steps(thread T (&a)[N], thread Standing<real_t<T>>& state, uint size) {
+inline void cholesky_steps(
+    thread T (&a)[N], thread Standing<real_t<T>>& state, uint size, threadgroup T* column) {
   typedef real_t<T> R;
   constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
 #pragma unroll(1)
   for (int step = 0; step < STEPS; ++step) {
-    const uint k = uint(N - ACTIVE + step);
+    const int k = N - ACTIVE + step;
     T l = a[0];
-    if (k < size) {
-      const uint pivot_lane = state.first_lane + k;
-      const bool pivot_row = state.lane == pivot_lane;
-      const R pivot = simd_shuffle(real_part(l), ushort(pivot_lane));
-      state.failed = !(pivot > R(0)) && state.failed == 0 ? int(k) + 1 : state.failed;
-      const R inverse = inverse_root(pivot);
-      state.inverse = pivot_row ? inverse : state.inverse;
-      l = pivot_row ? from_real<T>(sqrt(pivot)) : times(l, inverse);
+    if (uint(k) < size) {
+      const R own_inverse = inverse_root(state.diagonal);
+      const R inverse = simd_shuffle(own_inverse, ushort(state.first_lane + uint(k)));
+      // Of what is not greater than zero there is none, or an infinite one.
+      state.failed = !(inverse < R(INFINITY)) && state.failed == 0 ? k + 1 : state.failed;
+      l = times(l, inverse);
+      state.diagonal = state.row > k ? subtract_square(state.diagonal, l) : state.diagonal;
+      // One of them is read while the next step fills the other.
+      threadgroup T* below = column + (k & 1) * N;
+      if (uint(state.row) < uint(N)) below[uint(state.row - k) % uint(N)] = conj(l);
+      simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
       for (int j = 1; j < ACTIVE; ++j) {
-        // Past the last row stand entries that are finished: what is fetched for them is not used.
-        const T other = conj(simd_shuffle(l, ushort((pivot_lane + uint(j)) % 32)));
+        // Past the last row stand entries that are finished.
         const T entry = a[j];
+        const T other = below[j];
         const bool open = j <= ACTIVE - STEPS || j < ACTIVE - step;
         a[j - 1] = open ? mul_sub(entry, l, other) : entry;
       }
@@ -137,7 +153,19 @@ inline void cholesky_steps(thread T (&a)[N], thread Standing<real_t<T>>& state, 
     }
     a[ACTIVE - 1] = l;
   }
-  if constexpr (ACTIVE > STEPS) cholesky_steps<T, N, ACTIVE - STEPS>(a, state, size);
+  if constexpr (ACTIVE > STEPS) cholesky_steps<T, N, ACTIVE - STEPS>(a, state, size, column);
+}
+
+// All of them, and the diagonal.
+template <typename T, int N>
+inline void factor_rows(
+    thread T (&a)[N], thread Standing<real_t<T>>& state, uint size, threadgroup T* column) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) state.diagonal = j == state.row ? real_part(a[j]) : state.diagonal;
+  cholesky_steps<T, N, N>(a, state, size, column);
+  const T root = from_real<T>(sqrt(state.diagonal));
+#pragma unroll
+  for (int j = 0; j < N; ++j) a[slot<N>(j)] = j == state.row ? root : a[slot<N>(j)];
 }
 
 // N lanes factor one n x n matrix, n <= N: a lane owns a row in registers. A simdgroup holds 32 / N
@@ -166,8 +194,8 @@ template <typename T, int N>
       tile);
 #pragma unroll
   for (int j = 0; j < N; ++j) a[j] = upper != 0 ? conj(a[j]) : a[j];
-  Standing<real_t<T>> state = {lane, lane - row, 0, real_t<T>(0)};
-  cholesky_steps<T, N, N>(a, state, n);
+  Standing<real_t<T>> state = {int(row), lane - row, real_t<T>(0), 0};
+  factor_rows<T, N>(a, state, n, tile);
   if (row == 0 && matrix < batch) info[matrix] = state.failed;
   device T* to = L + ulong(matrix) * n * n + row;
   if (upper != 0) {
@@ -273,24 +301,40 @@ inline void store_adjoint(
   }
 }
 
-// a -= x y^H for WIDTH finished columns of L from `done` on: x is the lane's row in them, y the
-// rows of `block`, block[k * WIDTH + j] = conj(y(j, k)).
+// Entries of its row of L that a thread reads ahead.
+constexpr constant int AHEAD = 8;
+
+template <typename T>
+inline void load_ahead(thread T (&x)[AHEAD], device const T* from, bool owns, uint stride) {
+#pragma unroll
+  for (int e = 0; e < AHEAD; ++e) {
+    x[e] = owns ? *from : zero<T>();
+    from += stride;
+  }
+}
+
+// a -= x y^H for WIDTH finished columns of L: x is the lane's row of them at `from`, of which the
+// first are read, and y are the rows of `block`, block[k * WIDTH + j] = conj(y(j, k)).
 template <typename T, int WIDTH>
 inline void subtract_done(
     thread T (&a)[WIDTH],
-    device const T* L,
-    uint row,
-    uint done,
+    thread T (&x)[AHEAD],
+    device const T* from,
     bool owns,
     uint stride,
     threadgroup const T* block) {
-  device const T* from = L + ulong(done) * stride + row;
-#pragma unroll(4)
-  for (uint k = 0; k < uint(WIDTH); ++k) {
-    const T x = owns ? *from : zero<T>();
-    from += stride;
+#pragma unroll(1)
+  for (int part = 0; part < WIDTH; part += AHEAD) {
+    T next[AHEAD];
+    from += ulong(AHEAD) * stride;
+    load_ahead<T>(next, from, owns && part + AHEAD < WIDTH, stride);
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) a[j] = mul_sub(a[j], x, block[k * uint(WIDTH) + uint(j)]);
+    for (int e = 0; e < AHEAD; ++e) {
+#pragma unroll
+      for (int j = 0; j < WIDTH; ++j) a[j] = mul_sub(a[j], x[e], block[(part + e) * WIDTH + j]);
+    }
+#pragma unroll
+    for (int e = 0; e < AHEAD; ++e) x[e] = next[e];
   }
 }
 
@@ -305,10 +349,13 @@ inline void load_done(
     threadgroup T* block,
     uint tid,
     uint threads) {
-  for (uint e = tid; e < uint(WIDTH * WIDTH); e += threads) {
-    const uint j = e % uint(WIDTH);
-    const uint k = e / uint(WIDTH);
-    block[e] = j < count ? conj(L[ulong(done + k) * stride + first + j]) : zero<T>();
+  const uint j = tid % uint(WIDTH);
+  const uint step = threads / uint(WIDTH);
+  device const T* from = L + ulong(done + tid / uint(WIDTH)) * stride + first + j;
+#pragma unroll(8)
+  for (uint k = tid / uint(WIDTH); k < uint(WIDTH); k += step) {
+    block[k * uint(WIDTH) + j] = j < count ? conj(*from) : zero<T>();
+    from += ulong(step) * stride;
   }
 }
 
@@ -321,12 +368,19 @@ inline void row_steps(thread T (&x)[WIDTH], threadgroup const T* block, uint siz
   for (int step = 0; step < STEPS; ++step) {
     const uint k = uint(WIDTH - ACTIVE + step);
     threadgroup const T* column = block + k * uint(WIDTH);
-    const bool within = k < size;
-    const T known = within ? times(x[0], real_part(column[0])) : x[0];
+    T known = x[0];
+    if (k < size) {
+      known = times(known, real_part(column[0]));
 #pragma unroll
-    for (int i = 1; i < ACTIVE; ++i) {
-      const bool open = within && (i <= ACTIVE - STEPS || i < ACTIVE - step);
-      x[i - 1] = open ? mul_sub(x[i], known, column[i]) : x[i];
+      for (int i = 1; i < ACTIVE; ++i) {
+        const T entry = x[i];
+        const T l = column[i];
+        const bool open = i <= ACTIVE - STEPS || i < ACTIVE - step;
+        x[i - 1] = open ? mul_sub(entry, known, l) : entry;
+      }
+    } else {
+#pragma unroll
+      for (int i = 1; i < ACTIVE; ++i) x[i - 1] = x[i];
     }
     x[ACTIVE - 1] = known;
   }
@@ -370,22 +424,25 @@ inline int factor_group(
       for (int j = 0; j < WIDTH; ++j) a[j] = zero<T>();
     }
     for (uint done = 0; done < begin; done += uint(WIDTH)) {
+      device const T* from = L + ulong(done) * stride + row;
+      const bool owns = simd >= diagonal && row < size;
+      T x[AHEAD];
+      load_ahead<T>(x, from, owns, stride);
       load_done<T, WIDTH>(L, begin, done, width, stride, block, tid, threads);
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      if (simd >= diagonal) {
-        subtract_done<T, WIDTH>(a, L, row, done, row < size, stride, block);
-      }
+      if (simd >= diagonal) subtract_done<T, WIDTH>(a, x, from, owns, stride, block);
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     if (simd == diagonal) {
-      Standing<real_t<T>> state = {lane, begin % 32, 0, real_t<T>(0)};
-      cholesky_steps<T, WIDTH, WIDTH>(a, state, width);
+      Standing<real_t<T>> state = {int(row) - int(begin), begin % 32, real_t<T>(0), 0};
+      factor_rows<T, WIDTH>(a, state, width, own_tile);
+      const real_t<T> inverse = inverse_root(state.diagonal);
       failed = failed == 0 && state.failed != 0 ? int(begin) + state.failed : failed;
       const uint i = row - begin;
       if (i < uint(WIDTH)) {
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
-          const T l = uint(k) == i ? from_real<T>(state.inverse) : conj(a[slot<WIDTH>(k)]);
+          const T l = uint(k) == i ? from_real<T>(inverse) : conj(a[slot<WIDTH>(k)]);
           if (uint(k) <= i) block[uint(k) * uint(WIDTH) + i - uint(k)] = l;
         }
       }
@@ -489,9 +546,12 @@ template <typename T, int WIDTH>
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) a[j] = owns ? own[ulong(j) * n] : zero<T>();
     for (uint done = first; done < begin; done += uint(WIDTH)) {
+      device const T* from = matrix + ulong(done) * n + row;
+      T x[AHEAD];
+      load_ahead<T>(x, from, owns, n);
       load_done<T, WIDTH>(matrix, begin, done, uint(WIDTH), n, block, tid, threads.x);
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      subtract_done<T, WIDTH>(a, matrix, row, done, owns, n, block);
+      subtract_done<T, WIDTH>(a, x, from, owns, n, block);
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     for (uint e = tid; e < uint(WIDTH * WIDTH); e += threads.x) {
