@@ -210,7 +210,7 @@ def cholesky_ex(
     """Factor a hermitian positive definite matrix and return LAPACK's `info` instead of an error.
 
     Same contract as `torch.linalg.cholesky_ex`. Differences: of a matrix that is not positive
-    definite the columns of L from `info` on hold NaN, torch's hold what LAPACK left.
+    definite the rows of L from `info` on hold NaN, torch's hold what LAPACK left.
 
     Args:
         A, upper: see `cholesky`.

@@ -139,13 +139,13 @@ inline void cholesky_steps(
       threadgroup T* below = column + (k & 1) * N;
       if (uint(state.row) < uint(N)) below[uint(state.row - k) % uint(N)] = conj(l);
       simdgroup_barrier(mem_flags::mem_threadgroup);
+      // Of rows that are done, what stands right of the diagonal must not reach what is finished.
+      const T factor = state.row > k ? l : zero<T>();
 #pragma unroll
       for (int j = 1; j < ACTIVE; ++j) {
-        // Past the last row stand entries that are finished.
-        const T entry = a[j];
-        const T other = below[j];
-        const bool open = j <= ACTIVE - STEPS || j < ACTIVE - step;
-        a[j - 1] = open ? mul_sub(entry, l, other) : entry;
+        T other = below[j];
+        if (j > ACTIVE - STEPS) other = j < ACTIVE - step ? other : zero<T>();
+        a[j - 1] = mul_sub(a[j], factor, other);
       }
     } else {
 #pragma unroll
@@ -373,10 +373,9 @@ inline void row_steps(thread T (&x)[WIDTH], threadgroup const T* block, uint siz
       known = times(known, real_part(column[0]));
 #pragma unroll
       for (int i = 1; i < ACTIVE; ++i) {
-        const T entry = x[i];
-        const T l = column[i];
-        const bool open = i <= ACTIVE - STEPS || i < ACTIVE - step;
-        x[i - 1] = open ? mul_sub(entry, known, l) : entry;
+        T l = column[i];
+        if (i > ACTIVE - STEPS) l = i < ACTIVE - step ? l : zero<T>();
+        x[i - 1] = mul_sub(x[i], known, l);
       }
     } else {
 #pragma unroll
