@@ -2,6 +2,10 @@
 
 from torch.linalg import LinAlgError as LinAlgError  # type: ignore[attr-defined]
 
+from mpslinalg._cholesky import cholesky as cholesky
+from mpslinalg._cholesky import cholesky_ex as cholesky_ex
+from mpslinalg._cholesky import cholesky_inverse as cholesky_inverse
+from mpslinalg._cholesky import cholesky_solve as cholesky_solve
 from mpslinalg._determinant import det as det
 from mpslinalg._determinant import slogdet as slogdet
 from mpslinalg._inverse import inv as inv

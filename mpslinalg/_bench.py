@@ -141,6 +141,34 @@ def _volumes(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Te
     return (A[:, order.to(device)],)
 
 
+def _definite(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
+    A = _randn((batch, n, n), dtype, device)
+    return (A @ A.mH / n + torch.eye(n, dtype=dtype, device=device),)
+
+
+def _factored(
+    batch: int, n: int, dtype: torch.dtype, device: torch.device, columns: int | None = None
+) -> Tensors:
+    L = torch.linalg.cholesky(*_definite(batch, n, dtype, device))
+    return _randn((batch, n, columns or n), dtype, device, seed=1), L
+
+
+def _cholesky_solve(library: Any, B: Tensor, L: Tensor) -> Tensor:
+    # torch has it outside torch.linalg.
+    X: Tensor = (LA if library is LA else torch).cholesky_solve(B, L)
+    return X
+
+
+def _cholesky_ratio(inputs: Tensors, result: Tensors) -> float:
+    return float(testing.cholesky_ratio(inputs[0], result[0]).max())
+
+
+def _cholesky_solve_ratio(inputs: Tensors, result: Tensors) -> float:
+    B, L = inputs
+    wide = L.to("cpu", torch.complex128 if L.is_complex() else torch.float64)
+    return float(testing.solve_ratio(wide @ wide.mH, result[0], B).max())
+
+
 def _lu_ratio(inputs: Tensors, result: Tensors) -> float:
     return float(testing.lu_ratio(inputs[0], *result).max())
 
@@ -232,7 +260,40 @@ TRIANGULAR = Family(
     extra=((_TRIANGULAR["128"], 2048, 64),),
 )
 
-FAMILIES = {"lu": LU, "triangular": TRIANGULAR}
+_CHOLESKY = Operation(
+    "cholesky", _definite, lambda library, A: library.cholesky(A), _cholesky_ratio
+)
+
+CHOLESKY = Family(
+    operations=(
+        _CHOLESKY,
+        *(
+            Operation(
+                f"cholesky_solve k={columns or 'n'}",
+                partial(_factored, columns=columns),
+                _cholesky_solve,
+                _cholesky_solve_ratio,
+            )
+            for columns in (1, 8, None)
+        ),
+    ),
+    batched=(*LU.batched[:5], (4096, 48), *LU.batched[5:]),
+    single=(1024, 4096),
+    quick=LU.quick,
+    stream=Case(
+        Operation(
+            "cholesky_ex", _definite, lambda library, A: library.cholesky_ex(A), _cholesky_ratio
+        ),
+        batch=2**20,
+        n=4,
+        dtype=torch.float32,
+    ),
+    overhead=(Case(_CHOLESKY, 1, 8, torch.float32), 5.0),
+    # On a CPU both sides are torch.
+    gain=(Case(_CHOLESKY, 65536, 8, torch.float32), 0.8),
+)
+
+FAMILIES = {"lu": LU, "triangular": TRIANGULAR, "cholesky": CHOLESKY}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from mpslinalg import testing
 from mpslinalg._engines import cpu
 
 LU_SIZES = (3, 8, 16, 32, 64, 100, 300)  # one in each regime
+CHOLESKY_SIZES = (3, 8, 16, 32, 64, 100, 200, 300)
 # float32 carries 24 bits and loses about two in a product of this size; TF32 carries 11.
 FULL_PRECISION_BITS = 20.0
 
@@ -145,8 +146,31 @@ def _lu_row(name: str, device: torch.device, dtype: torch.dtype, n: int) -> Row:
     return Row(name, "ok" if right else "FAIL", detail)
 
 
+def cholesky_rows(device: torch.device) -> Iterator[Row]:
+    for dtype in (torch.float32, torch.complex64):
+        for n in CHOLESKY_SIZES:
+            name = f"cholesky {str(dtype).removeprefix('torch.')} {n}"
+            yield _checked(name, _cholesky_row, device, dtype, n)
+
+
+def _cholesky_row(name: str, device: torch.device, dtype: torch.dtype, n: int) -> Row:
+    generator = torch.Generator().manual_seed(n)
+    G, B = torch.randn(2, 3, n, n, dtype=dtype, generator=generator).to(device).unbind()
+    A = G @ G.mH + n * torch.eye(n, device=device)
+    with LA.use("kernels"):
+        L = LA.cholesky(A)
+        ratios = {
+            "factor": testing.cholesky_ratio(A, L).max(),
+            "solve": testing.solve_ratio(A, LA.cholesky_solve(B, L), B).max(),
+            "inverse": testing.inverse_ratio(A, LA.cholesky_inverse(L)).max(),
+        }
+    right = all(ratio < testing.LU_THRESHOLD for ratio in ratios.values())
+    detail = ", ".join(f"{part} {ratio:.2g}" for part, ratio in ratios.items())
+    return Row(name, "ok" if right else "FAIL", detail)
+
+
 # One function a family; each yields its rows.
-FAMILIES: tuple[Callable[[torch.device], Iterator[Row]], ...] = (lu_rows,)
+FAMILIES: tuple[Callable[[torch.device], Iterator[Row]], ...] = (lu_rows, cholesky_rows)
 
 
 def _checked(name: str, check: Callable[..., Row], *arguments: object) -> Row:

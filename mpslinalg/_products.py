@@ -20,11 +20,12 @@ def product_name(m: int, n: int) -> str:
 def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     """C := C - A B in place, for batches of strided matrices, in full float32 precision.
 
-    Columns of C lie along memory.
+    Columns of C lie along memory, and no entry of C is one of A or B.
     """
     if C.numel() == 0 or A.shape[-1] == 0:
         return
-    if max(C.shape[-2:]) <= PRODUCT:
+    alone = _memory(C) not in (_memory(A), _memory(B))
+    if max(C.shape[-2:]) <= PRODUCT and alone and not B.is_conj():
         _launch(C, A, B)
     elif C.is_cuda and torch.backends.cuda.matmul.allow_tf32:
         # TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold.
@@ -35,6 +36,10 @@ def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
             torch.backends.cuda.matmul.allow_tf32 = True
     else:
         C.baddbmm_(A, B, alpha=-1)
+
+
+def _memory(matrices: Tensor) -> int:
+    return matrices.untyped_storage().data_ptr()
 
 
 def _launch(C: Tensor, A: Tensor, B: Tensor) -> None:

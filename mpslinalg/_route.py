@@ -128,7 +128,8 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
         raise ValueError(f"mpslinalg.which: mpslinalg has no function {name!r}")
     given = inspect.signature(function).bind(*args, **kwargs)
     given.apply_defaults()
-    A, B = next(iter(given.arguments.values())), given.arguments.get("B")
+    first = next(iter(given.arguments.values()))
+    A, B = given.arguments.get("L", first), given.arguments.get("B")
     if not isinstance(A, Tensor) or A.dim() < 2 or A.dtype not in DTYPES:
         return f"{name}: raises torch's error: no matrix of {', '.join(sorted(map(str, DTYPES)))}"
     device = A.device.type

@@ -25,12 +25,14 @@ __all__ = [
     "RATIO_FLOOR",
     "Matrix",
     "Triangle",
+    "cholesky_ratio",
     "compare",
     "determinant_ratio",
     "forward_ratio",
     "general",
     "inverse_ratio",
     "lu_ratio",
+    "positive_definite",
     "random",
     "slogdet_ratio",
     "solve_ratio",
@@ -91,6 +93,23 @@ def lu_ratio(A: Array, LU: Array, pivots: Array) -> Ratios:
     rows = _permutation(np.where(legal[..., None], pivots, 1), m)
     error = _norm(L @ U - np.take_along_axis(A, rows[..., None], -2))
     return _ratio(error, n * eps * _norm(A), legal & _finite(LU))
+
+
+@np.errstate(all="ignore")
+def cholesky_ratio(A: Array, L: Array, upper: bool = False) -> Ratios:
+    """||L L^H - A|| / (n ||A|| eps) of a Cholesky factor, or of U^H U (LAPACK's xPOT01).
+
+    What is no zero in the other triangle counts as part of the factor.
+    """
+    eps = _eps(L)
+    A, L = _host(A), _host(L)
+    exponent = _exponent(A)
+    # An even power of two, of which the factor has half.
+    exponent += exponent % 2
+    A, L = _ldexp(A, -exponent), _ldexp(L, -exponent // 2)
+    adjoint = L.conj().swapaxes(-2, -1)
+    error = _norm((adjoint @ L if upper else L @ adjoint) - A)
+    return _ratio(error, A.shape[-1] * eps * _norm(A), _finite(L))
 
 
 @np.errstate(all="ignore")
@@ -339,6 +358,40 @@ def triangular(n: int, dtype: torch.dtype, upper: bool, seed: int = 0) -> Iterat
         made = _rounded(A if upper else A[::-1, ::-1].copy(), dtype, tiny)
         zero = (half if upper else n - 1 - half) + 1 if A is singular and n != 0 else 0
         yield Triangle(name, made, unit, zero)
+
+
+def positive_definite(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:
+    """LAPACK's 9 families of hermitian positive definite matrices (xCHKPO, xLATB4), on the CPU.
+
+    A = c U diag(d) U^H in float64 or complex128, then rounded, exactly hermitian; U, d and c as in
+    ``general``. Rows and columns that are zero leave a matrix that is not definite: ``info`` is
+    what potrf has to return. Families that a small size would only repeat are left out.
+    """
+    limits = np.finfo(_numpy(torch.empty(0, dtype=dtype)).dtype)
+    eps, tiny = float(limits.eps), float(limits.tiny)
+    bad, small = 0.1 / eps, 0.25 * tiny / eps
+    U = _orthonormal(np.random.default_rng(seed), n, n, dtype)
+    families = (
+        ("diagonal", 2.0, 1.0, None),
+        ("well_conditioned", 2.0, 1.0, None),
+        ("first_row_zero", 2.0, 1.0, 0),
+        ("last_row_zero", 2.0, 1.0, n - 1),
+        ("middle_row_zero", 2.0, 1.0, n // 2),
+        ("ill_conditioned", bad**0.5, 1.0, None),
+        ("near_singular", bad, 1.0, None),
+        ("near_underflow", 2.0, small, None),
+        ("near_overflow", 2.0, 1.0 / small, None),
+    )
+    fewest_rows = {"last_row_zero": 2, "middle_row_zero": 3}
+    for name, condition, scale, zero in families:
+        if (n == 0 and name != "diagonal") or n < fewest_rows.get(name, 0):
+            continue
+        d = condition ** (-np.arange(n) / max(n - 1, 1))
+        A = np.diag(d) if name == "diagonal" else U * d @ U.conj().T
+        A = (A + A.conj().T) / 2
+        if zero is not None:
+            A[zero], A[:, zero] = 0.0, 0.0
+        yield Matrix(name, _rounded(A * scale, dtype, tiny), 0 if zero is None else zero + 1)
 
 
 def random(shape: Sequence[int], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:

@@ -37,6 +37,20 @@ def regular(n: int, dtype: torch.dtype) -> Tensor:
     return A[torch.from_numpy(info == 0)]
 
 
+@functools.cache
+def definite(n: int, dtype: torch.dtype) -> Gallery:
+    """All families of positive definite matrices of one size, and those that just are not."""
+    matrices = list(testing.positive_definite(n, dtype, seed=n))
+    return Gallery(torch.stack([M.A for M in matrices]), np.array([M.info for M in matrices]))
+
+
+def random_definite(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """Well-conditioned positive definite matrices, exactly hermitian."""
+    X = testing.random(shape, dtype, seed)
+    A = X @ X.mH + shape[-1] * torch.eye(shape[-1], dtype=dtype)
+    return (A + A.mH) / 2
+
+
 def on(device: str, A: Tensor) -> Tensor:
     """A on the device of the tests."""
     if device == "mps" and A.dtype in DOUBLES:

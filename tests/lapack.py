@@ -57,3 +57,35 @@ def trtrs(A: Tensor, B: Tensor, upper: bool, unit: bool, trans: Trans = "N") -> 
     for i in np.ndindex(*b.shape[:-2]):
         X[i], _ = routine(a[i], b[i], lower=not upper, trans=TRANS.index(trans), unitdiag=unit)
     return X
+
+
+def potrf(A: Tensor, upper: bool) -> tuple[Array, Array]:
+    """The Cholesky factor, zero in the other triangle, and info."""
+    a = A.numpy(force=True)
+    (routine,) = scipy.linalg.get_lapack_funcs(("potrf",), (a,))
+    L = np.empty_like(a)
+    info = np.empty(a.shape[:-2], np.int32)
+    for i in np.ndindex(*a.shape[:-2]):
+        L[i], info[i] = routine(a[i], lower=not upper, clean=True)
+    return L, info
+
+
+def potrs(L: Array, B: Tensor, upper: bool) -> Array:
+    """X of A X = B from the factor of potrf."""
+    b = B.numpy(force=True)
+    (routine,) = scipy.linalg.get_lapack_funcs(("potrs",), (L, b))
+    X = np.empty_like(b)
+    for i in np.ndindex(*b.shape[:-2]):
+        X[i], _ = routine(L[i], b[i], lower=not upper)
+    return X
+
+
+def potri(L: Array, upper: bool) -> Array:
+    """A^-1, both triangles, from the factor of potrf."""
+    (routine,) = scipy.linalg.get_lapack_funcs(("potri",), (L,))
+    X = np.empty_like(L)
+    for i in np.ndindex(*L.shape[:-2]):
+        half, _ = routine(L[i], lower=not upper)
+        half = np.triu(half) if upper else np.tril(half)
+        X[i] = half + np.triu(half, 1).conj().T + np.tril(half, -1).conj().T
+    return X

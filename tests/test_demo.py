@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import mpslinalg as LA
 from mpslinalg import __main__ as command
-from mpslinalg._demo import ieee14, power_grid
+from mpslinalg._demo import ieee14, nile, power_grid
 from mpslinalg._demo.report import Check, Report
 
 BRANCHES = """
@@ -231,3 +231,44 @@ def test_command_fails_on_a_wrong_info(
 def test_a_check_of_nan_fails() -> None:
     assert not Check("", float("nan"), 30.0).passed
     assert Check("", 30.0, 30.0).passed
+
+
+def kalman(ratio: float, noise: float) -> tuple[Real, float]:
+    """Level and log likelihood of the Nile by filter and smoother: no covariance matrix at all."""
+    y = nile.flow()
+    n = len(y)
+    a, P, v, F = np.zeros(n), np.zeros(n), np.zeros(n), np.ones(n)
+    a[1], P[1] = y[0], noise * (1 + ratio)  # from an unknown start the first flow is all there is
+    for t in range(1, n):
+        v[t], F[t] = y[t] - a[t], P[t] + noise
+        if t + 1 < n:
+            K = P[t] / F[t]
+            a[t + 1], P[t + 1] = a[t] + K * v[t], P[t] * (1 - K) + noise * ratio
+    level, r = np.zeros(n), 0.0
+    for t in range(n - 1, 0, -1):
+        r = v[t] / F[t] + (1 - P[t] / F[t]) * r
+        level[t] = a[t] + P[t] * r
+    level[0] = y[0] + noise * r
+    return level, float(-(n * np.log(2 * np.pi) + np.log(F[1:]).sum() + (v**2 / F)[1:].sum()) / 2)
+
+
+def test_the_level_of_the_nile_is_the_smoothed_one() -> None:
+    report = nile.run(torch.device("cpu"))
+    assert all(check.passed for check in report.checks)
+    assert nile.flow().shape == (100,)
+    assert nile.flow().mean() == 919.35
+    fit = report.data["fit"]
+    level, likelihood = kalman(fit["ratio"], fit["noise"])
+    np.testing.assert_allclose(fit["level"], level, rtol=1e-5)
+    assert fit["log_likelihood"] == pytest.approx(likelihood, abs=1e-2)
+    # As Durbin and Koopman print them.
+    assert fit["noise"] == pytest.approx(15099, abs=2)
+    assert fit["step"] == pytest.approx(1469.1, abs=0.5)
+    assert report.data["scipy"]["log_likelihood"] == pytest.approx(likelihood, abs=1e-3)
+
+
+def test_a_wrong_factor_fails_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    cholesky = LA.cholesky
+    wrong = functools.wraps(cholesky)(lambda A: cholesky(A) * (1 + 1e-4))
+    monkeypatch.setattr(LA, "cholesky", wrong)
+    assert not all(check.passed for check in nile.run(torch.device("cpu")).checks)

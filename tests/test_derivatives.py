@@ -57,7 +57,18 @@ def solve_triangular(upper: bool, left: bool, unit: bool) -> Callable[..., Any]:
     return lambda A, B: LA.solve_triangular(A, B, upper=upper, left=left, unitriangular=unit)
 
 
+def definite(A: Tensor) -> Tensor:
+    """A hermitian matrix with the diagonal of A, real: Cholesky reads one triangle of it."""
+    return (A + A.mH) / 2 + 2 * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+
+
 CASES = [
+    Case("cholesky", lambda A: LA.cholesky(definite(A)), ((3, 3),)),
+    Case("cholesky_upper", lambda A: LA.cholesky_ex(definite(A), upper=True).L, ((2, 3, 3),)),
+    Case("cholesky_solve", lambda L, B: LA.cholesky_solve(B, L), ((3, 3), (3, 2))),
+    Case("cholesky_solve_upper", lambda L, B: LA.cholesky_solve(B, L, True), ((3, 3), (2, 3, 1))),
+    Case("cholesky_inverse", LA.cholesky_inverse, ((3, 3),)),
+    Case("cholesky_inverse_upper", lambda L: LA.cholesky_inverse(L, True), ((2, 2, 2),)),
     Case("lu_factor", lambda A: LA.lu_factor(A).LU, ((3, 3),)),
     Case("lu_factor_tall", lambda A: LA.lu_factor(A).LU, ((4, 2),)),
     Case("lu_factor_wide", lambda A: LA.lu_factor_ex(A).LU, ((2, 4),)),
@@ -91,6 +102,10 @@ COMPILED = [
     for case in CASES
     if case.name
     in {
+        "cholesky",
+        "cholesky_upper",
+        "cholesky_solve_upper",
+        "cholesky_inverse",
         "lu_factor",
         "lu_factor_wide",
         "lu_no_pivot",
@@ -212,6 +227,8 @@ def test_compile(case: Case, device: str) -> None:
 TRANSFORMS: list[tuple[str, str, Callable[..., Any]]] = [
     *((name, "grad", torch.func.grad) for name in ("det", "inv", "lu_factor", "lu_solve", "solve")),
     ("slogdet", "vmap_jacrev", lambda f: torch.vmap(torch.func.jacrev(f))),
+    ("cholesky", "grad", torch.func.grad),
+    ("cholesky_solve", "jacfwd", torch.func.jacfwd),
     *((name, "jacfwd", torch.func.jacfwd) for name in ("det", "inv", "lu", "solve", "slogdet")),
     ("inv", "hessian", torch.func.hessian),
 ]
@@ -253,7 +270,12 @@ def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
     )
     B = torch.randn(2, 3, 2, device=device)
     LU, P = (x.to(device) for x in torch.linalg.lu_factor(A.cpu()))
+    definite = A @ A.mT + torch.eye(3, device=device)
+    L = torch.linalg.cholesky(definite.cpu()).to(device)
     return {
+        "cholesky": [(definite, False), (definite[0].to(torch.complex64).mH, True)],
+        "cholesky_solve": [(B, L, False), (B[0], L[0].mT, True)],
+        "cholesky_inverse": [(L, False), (L[0].mT, True)],
         "lu_factor": [(A, True), (wide, False), (wide.mH, True)],
         "lu_solve": [(LU, P, B, 0), (LU.to(torch.complex64), P, B.to(torch.complex64), 2)],
         "lu_det": [(LU, P)],
@@ -350,7 +372,27 @@ def scipys_solve(A: Array) -> tuple[Array, ...]:
     return scipy.linalg.solve(A, B), scipy.linalg.solve(A.T, B).T
 
 
+def hermitian(A: Array) -> Array:
+    made: Array = (A + A.conj().T) / 2 + 2 * len(A) * np.eye(len(A))
+    return made
+
+
+def our_cholesky(A: Tensor) -> tuple[Tensor, ...]:
+    H = (A + A.mH) / 2 + 2 * len(A) * torch.eye(len(A), dtype=A.dtype, device=A.device)
+    L = LA.cholesky(H)
+    B = torch.from_numpy(right_hand_side(len(A))).to(A)
+    return L, LA.cholesky(H, upper=True), LA.cholesky_solve(B, L), LA.cholesky_inverse(L.mH, True)
+
+
+def scipys_cholesky(A: Array) -> tuple[Array, ...]:
+    H = hermitian(A)
+    L = scipy.linalg.cholesky(H, lower=True)
+    X = scipy.linalg.cho_solve((L, True), right_hand_side(len(A)))
+    return L, L.conj().T, X, scipy.linalg.cho_solve((L, True), np.eye(len(A)))
+
+
 ORACLES = [
+    Oracle("cholesky", our_cholesky, scipys_cholesky),
     Oracle("solve", our_solve, scipys_solve),
     Oracle("inv", lambda A: (LA.inv(A),), lambda A: (scipy.linalg.inv(A),)),
     Oracle("det", lambda A: (LA.det(A),), lambda A: (np.asarray(scipy.linalg.det(A)),)),
@@ -414,7 +456,7 @@ def test_gradients_are_differences_of_scipys(
     assert np.abs(got - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("name", ["inv", "det", "slogdet", "lu_factor", "lu"])
+@pytest.mark.parametrize("name", ["inv", "det", "slogdet", "lu_factor", "lu", "cholesky_inverse"])
 def test_forward_over_forward_is_refused(name: str, device: str) -> None:
     """An outer forward level does not see the inner one's rule: the result would be zero."""
     A = inputs_of_one(device)
@@ -434,7 +476,7 @@ def test_forward_over_forward_is_refused(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0)])
-@pytest.mark.parametrize("name", ["lu_factor", "lu", "inv", "det"])
+@pytest.mark.parametrize("name", ["lu_factor", "lu", "inv", "det", "cholesky", "cholesky_inverse"])
 def test_empty_matrices_have_empty_gradients(
     name: str, shape: tuple[int, ...], device: str
 ) -> None:

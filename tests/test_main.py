@@ -20,6 +20,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_doctor, "LU_SIZES", (3, 16))
+    monkeypatch.setattr(_doctor, "CHOLESKY_SIZES", (3,))
 
 
 def usage_error(arguments: list[str], capsys: Capture) -> str:

@@ -18,6 +18,10 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
 
 NAMES = [
+    "cholesky_inverse",
+    "cholesky_solve",
+    "linalg.cholesky",
+    "linalg.cholesky_ex",
     "linalg.det",
     "linalg.inv",
     "linalg.inv_ex",
@@ -35,7 +39,8 @@ OPS = [op for op in op_db if op.name in NAMES]
 DTYPES = [torch.float32, torch.complex64, torch.float64, torch.complex128]
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "conj": lambda t: t.conj() if t.is_complex() else t,
-    "neg": lambda t: torch._neg_view(t) if t.is_floating_point() else t,
+    # Of the same values: a negated matrix is not positive definite.
+    "neg": lambda t: torch._neg_view(-t) if t.is_floating_point() else t,
     "offset": lambda t: torch.cat((t.flatten()[:1], t.flatten()))[1:].view(t.shape),
 }
 

@@ -1,5 +1,6 @@
 """What runs: use, which, and that the kernels never hand work to torch.linalg."""
 
+import re
 import threading
 import timeit
 from collections.abc import Callable
@@ -26,6 +27,10 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "inv_ex": LA.inv_ex,
     "det": LA.det,
     "slogdet": LA.slogdet,
+    "cholesky": LA.cholesky,
+    "cholesky_ex": LA.cholesky_ex,
+    "cholesky_solve": lambda A: LA.cholesky_solve(A, A),
+    "cholesky_inverse": LA.cholesky_inverse,
 }
 
 
@@ -51,7 +56,7 @@ def ops_of(call: Callable[[Tensor], Any], A: Tensor) -> tuple[set[str], set[str]
     with Ops() as ops:
         call(A)
     ours = {name for name in ops.names if name.startswith("mpslinalg::")}
-    torchs = {name for name in ops.names if "linalg" in name or "lu_" in name} - ours
+    torchs = {name for name in ops.names if re.search("linalg|lu_|cholesky", name)} - ours
     return ours, torchs - {"aten::_linalg_check_errors"}
 
 
@@ -177,6 +182,12 @@ def test_auto_costs_at_most_5_us_on_the_cpu(name: str, monkeypatch: pytest.Monke
     assert ours - theirs < 5e-6
 
 
+def test_which_looks_at_the_factor_and_the_right_hand_side() -> None:
+    with LA.use("kernels"):
+        text = LA.which("cholesky_solve", torch.ones(8, 40, 1), torch.eye(40).expand(8, 40, 40))
+    assert "8 x 40 x 40 float32, triangular_few" in text
+
+
 def test_auto_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_route, "compiler_found", lambda: False)
     A = torch.eye(4).expand(4096, 4, 4)
@@ -201,6 +212,10 @@ def test_which_of_what_is_no_matrix(A: Any) -> None:
         ("slogdet", 8, "slogdet_simd"),
         ("solve", 8, "solve_simd"),
         ("inv", 40, "inverse_rows"),
+        ("cholesky", 3, "cholesky_packed"),
+        ("cholesky_ex", 40, "cholesky_group"),
+        ("cholesky", 300, "cholesky_panel of 128 columns, cholesky_below, matmul"),
+        ("cholesky_inverse", 32, "cholesky_inverse_simd"),
     ],
 )
 def test_which_names_the_kernels(name: str, n: int, kernels: str) -> None:

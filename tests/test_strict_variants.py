@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import (
+    _cholesky_plan,
     _determinant_plan,
     _engines,
     _inverse_plan,
@@ -90,6 +91,7 @@ def fits(launch: Launch) -> bool:
 # right-hand sides.
 SIZES = around(1, 2, 3, _lu_plan.TINY, _lu_plan.DET_TINY, 8, 16, _lu_plan.SIMD, _lu_plan.PANEL)
 SIZES += [*range(40, _lu_plan.ROWS, 8), *around(64, _lu_plan.ROWS)]
+CHOLESKY_SIZES = around(1, 2, 3, 4, 8, 16, 32, 64, 128, _cholesky_plan.GROUP)
 ROWS = around(*(rows * _lu_plan.MAX_THREADS for rows in (1, 2, 4, 8, 16, 32, 64)))
 COLUMNS = around(1, 2, 3, _triangular_plan.FEW, 32, 64)
 
@@ -119,6 +121,13 @@ def run_plans(dtype: torch.dtype) -> None:
         for n in (1, 40):
             _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
     _engines.kernel("info", "info_any", "int")(info, info, 2, threads=(256,), group=(256,))
+    for n in CHOLESKY_SIZES:
+        A = torch.zeros(2, n, n, dtype=dtype)
+        for upper in (False, True):
+            _cholesky_plan.cholesky(A, upper)
+            _cholesky_plan.cholesky_inverse(A, upper)
+            for k in COLUMNS:
+                _cholesky_plan.cholesky_solve(torch.zeros(2, n, k, dtype=dtype), A, upper)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,181 @@
+"""Launch plans of the Cholesky family: which kernels run for which sizes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mpslinalg import _lu_plan, _op, _triangular_plan
+from mpslinalg._engines import empty, flattened, kernel, scalar, strides
+from mpslinalg._lu_plan import SIMD, TINY
+from mpslinalg._products import subtract_product
+from mpslinalg._triangular_plan import solve_into
+
+# One threadgroup of a row a thread factors the whole matrix in one launch.
+GROUP = 256
+# Columns of a panel beyond that, between two products.
+PANEL = 128
+# Columns that one product of the trailing update covers: it computes a full square of them, though
+# only one triangle is needed.
+STRIP = 1024
+# Bytes of a block's row that a thread keeps in registers.
+BLOCK_BYTES = 128
+# Rows below a panel that one threadgroup solves.
+BELOW = 128
+
+
+def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
+    """What runs for these sizes, in a few words for `which`."""
+    if name in ("cholesky_solve", "cholesky_inverse"):
+        if n <= SIMD:
+            return f"{name}_simd"
+        return _triangular_plan.regime(name, dtype, batch, n, n, k if name[-1] == "e" else n)
+    if n <= SIMD:
+        return "cholesky_packed" if n <= TINY else "cholesky_simd"
+    if n <= GROUP:
+        return "cholesky_group"
+    return f"cholesky_panel of {PANEL} columns, cholesky_below, matmul"
+
+
+def _width(n: int) -> int:
+    return next(width for width in (4, 8, 16, 32) if n <= width)
+
+
+def cholesky(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
+    """The factor, lower with A = L L^H or upper with A = U^H U, and info."""
+    L, info = _cholesky_fake(A, upper)
+    if L.numel() == 0:
+        return L, info.zero_()
+    matrices = flattened(A)
+    batch, n, _ = matrices.shape
+    row, column, step = strides(matrices)
+    if upper:
+        # The kernels read the lower triangle of A^T, whose conjugate is A's.
+        row, column = column, row
+    if n <= TINY and _lu_plan.packed(matrices):
+        kernel("cholesky", "cholesky_packed", scalar(A.dtype), n)(
+            matrices, L, info, row, column, batch, upper,
+            threads=(-(-batch // 32) * 32,), group=(32,),
+        )  # fmt: skip
+    elif n <= SIMD:
+        width = _width(n)
+        kernel("cholesky", "cholesky_simd", scalar(A.dtype), width)(
+            matrices, L, info, n, batch, row, column, step, upper,
+            threads=(-(-width * batch // 32) * 32,), group=(32,),
+        )  # fmt: skip
+    elif n <= GROUP:
+        threads = -(-n // 32) * 32
+        simdgroups = 2 if n <= 64 else 4 if n <= 128 else 8
+        kernel("cholesky", "cholesky_group", scalar(A.dtype), _block(A), simdgroups)(
+            matrices, L, info, n, row, column, step, upper,
+            threads=(threads * batch,), group=(threads,),
+        )  # fmt: skip
+    else:
+        L = _factor_blocked(A, L, info, upper)
+    return L, info
+
+
+def _block(A: Tensor) -> int:
+    return BLOCK_BYTES // A.element_size()
+
+
+def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> Tensor:
+    factor = empty(A.shape, A) if upper else L
+    factor.copy_(A.mH if upper else A)
+    matrices = flattened(factor)
+    batch, n, _ = matrices.shape
+    block = _block(A)
+    panel = kernel("cholesky", "cholesky_panel", scalar(A.dtype), block, PANEL // 32)
+    below = kernel("cholesky", "cholesky_below", scalar(A.dtype), block)
+    for first in range(0, n, PANEL):
+        last = min(first + PANEL, n)
+        threads = -(-(last - first) // 32) * 32
+        panel(matrices, info, n, first, last, threads=(threads * batch,), group=(threads,))
+        if last == n:
+            break
+        below(
+            matrices, n, first, last,
+            threads=(-(-(n - last) // BELOW) * BELOW, batch), group=(BELOW, 1),
+        )  # fmt: skip
+        rows = matrices[:, last:, first:last]
+        for begin in range(last, n, STRIP):
+            end = min(begin + STRIP, n)
+            subtract_product(
+                matrices[:, begin:, begin:end],
+                rows[:, begin - last :],
+                rows[:, begin - last : end - last].mH,
+            )
+    factor.tril_()
+    return L.copy_(factor.mH) if upper else L
+
+
+def _cholesky_fake(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
+    return empty(A.shape, A), empty(A.shape[:-2], A, torch.int32, row_major=True)
+
+
+def cholesky_solve(B: Tensor, L: Tensor, upper: bool) -> Tensor:
+    """X with L L^H X = B, or U^H U X = B."""
+    X = empty(B.shape, B)
+    if X.numel() == 0:
+        return X
+    factors, right = flattened(L), flattened(B)
+    batch, n, k = right.shape
+    if n <= SIMD:
+        width = _width(n)
+        row, column, step = strides(factors)
+        if upper:
+            row, column = column, row
+        kernel("cholesky", "cholesky_solve_simd", scalar(L.dtype), width)(
+            factors, right, X, n, k, batch, row, column, step, *strides(right), upper,
+            threads=(32 * -(-k // width), -(-batch // (32 // width))), group=(32, 1),
+        )  # fmt: skip
+    else:
+        _solve_both(factors, right, flattened(X), upper)
+    return X
+
+
+def _solve_both(factors: Tensor, B: Tensor, X: Tensor, upper: bool) -> None:
+    first, second = (factors.mT, factors) if upper else (factors, factors.mT)
+    middle = empty(B.shape, B)
+    solve_into(first, B, middle, lower=True, unit=False, conjugated=upper)
+    solve_into(second, middle, X, lower=False, unit=False, conjugated=not upper)
+
+
+def _cholesky_solve_fake(B: Tensor, L: Tensor, upper: bool) -> Tensor:
+    return empty(B.shape, B)
+
+
+def cholesky_inverse(L: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
+    """(L L^H)^-1, or (U^H U)^-1, and info: the first zero on the diagonal, from 1, else 0."""
+    X, info = _cholesky_fake(L, upper)
+    if X.numel() == 0:
+        return X, info.zero_()
+    factors = flattened(L)
+    batch, n, _ = factors.shape
+    if n <= SIMD:
+        width = _width(n)
+        row, column, step = strides(factors)
+        if upper:
+            row, column = column, row
+        kernel("cholesky", "cholesky_inverse_simd", scalar(L.dtype), width)(
+            factors, X, info, n, batch, row, column, step, upper,
+            threads=(-(-batch // (32 // width)) * 32,), group=(32,),
+        )  # fmt: skip
+    else:
+        identity = empty(factors.shape, factors)
+        kernel("cholesky", "cholesky_identity", scalar(L.dtype))(
+            factors, identity, info, n, *strides(factors), threads=(n, n, batch), group=(64, 1, 1)
+        )
+        _solve_both(factors, identity, flattened(X), upper)
+    return X, info
+
+
+cholesky_op = _op.define(
+    "cholesky(Tensor A, bool upper) -> (Tensor, Tensor)", cholesky, _cholesky_fake
+)
+cholesky_solve_op = _op.define(
+    "cholesky_solve(Tensor B, Tensor L, bool upper) -> Tensor", cholesky_solve, _cholesky_solve_fake
+)
+cholesky_inverse_op = _op.define(
+    "cholesky_inverse(Tensor L, bool upper) -> (Tensor, Tensor)", cholesky_inverse, _cholesky_fake
+)

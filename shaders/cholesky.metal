@@ -1,0 +1,716 @@
+#include "scalar.h"
+#include "tile.h"
+
+template <typename T> inline real_t<T> real_part(T a) {
+  if constexpr (scalar_traits<T>::complex) {
+    return a.x;
+  } else {
+    return a;
+  }
+}
+
+template <typename T> inline T times(T a, real_t<T> s) {
+  if constexpr (scalar_traits<T>::complex) {
+    return T(a.x * s, a.y * s);
+  } else {
+    return a * s;
+  }
+}
+
+// c - |a|^2
+template <typename T> inline real_t<T> subtract_square(real_t<T> c, T a) {
+  if constexpr (scalar_traits<T>::complex) {
+    return fma(-a.x, a.x, fma(-a.y, a.y, c));
+  } else {
+    return fma(-a, a, c);
+  }
+}
+
+// 1 / sqrt(d): a Newton step on the GPU's estimate. Its products are near 1 or between the two, so
+// that no d is too small or too large for it.
+template <typename R> inline R inverse_root(R d) {
+  const R estimate = rsqrt(d);
+  const R half_error = R(0.5f) * fma(-(d * estimate), estimate, R(1));
+  return d == R(INFINITY) ? R(0) : fma(estimate, half_error, estimate);
+}
+
+// The lower triangle of a := its Cholesky factor. Returns the order of the first leading minor that
+// is not positive definite, else 0. The upper triangle is neither read nor written.
+template <typename T, int N> inline int factor(thread T (&a)[N][N]) {
+  int failed = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const real_t<T> pivot = real_part(a[k][k]);
+    const real_t<T> inverse = inverse_root(pivot);
+    failed = !(inverse < real_t<T>(INFINITY)) && failed == 0 ? k + 1 : failed;
+    a[k][k] = from_real<T>(sqrt(pivot));
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i > k) a[i][k] = times(a[i][k], inverse);
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        if (j > k && i > j) a[i][j] = mul_sub(a[i][j], a[i][k], conj(a[j][k]));
+        if (j > k && i == j) a[i][i] = from_real<T>(subtract_square(real_part(a[i][i]), a[i][k]));
+      }
+    }
+  }
+  return failed;
+}
+
+// a := the factor of the matrix whose lower triangle is a's, conjugated if `upper`; then that
+// factor, or its adjoint if `upper`, and zeros in the other triangle.
+template <typename T, int N> inline int factor_whole(thread T (&a)[N][N], bool upper) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+#pragma unroll
+    for (int j = 0; j < i; ++j) a[i][j] = upper ? conj(a[i][j]) : a[i][j];
+  }
+  const int failed = factor<T, N>(a);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+#pragma unroll
+    for (int j = 0; j < i; ++j) {
+      const T l = a[i][j];
+      a[i][j] = upper ? zero<T>() : l;
+      a[j][i] = upper ? conj(l) : zero<T>();
+    }
+  }
+  return failed;
+}
+
+// One thread factors one N x N matrix; those of A follow each other without a gap, 32 to a
+// simdgroup. The strides say where the lower triangle of A lies: for `upper` they are those of A^T.
+// L is column-major. info: the order of the first leading minor that is not positive definite, else
+// 0.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void cholesky_packed(
+    device const T* A [[buffer(0)]],
+    device T* L [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& row_stride [[buffer(3)]],
+    constant uint& column_stride [[buffer(4)]],
+    constant uint& batch [[buffer(5)]],
+    constant uint& upper [[buffer(6)]],
+    uint simdgroup [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  THREADGROUP_ARRAY(T, tile, 32 * (N * N + 1));
+  const uint first = simdgroup * 32;
+  const uint count = min(32u, batch - first);
+  T a[N][N];
+  load_packed<T, N>(a, A + ulong(first) * (N * N), count, row_stride, column_stride, lane, tile);
+  const int failed = factor_whole<T, N>(a, upper != 0);
+  if (lane < count) info[first + lane] = failed;
+  store_packed<T, N>(a, L + ulong(first) * (N * N), count, lane, tile);
+}
+
+// Where a lane stands in the factorisation of N columns, a row a lane: `row` counts from the first
+// pivot's, which is in lane `first_lane`. `diagonal` is what is left of the lane's own diagonal
+// entry: its pivot, in the end. Kept apart, it spares the next pivot a way through other lanes.
+template <typename R> struct Standing {
+  int row;
+  uint first_lane;
+  R diagonal;
+  int failed;
+};
+
+// The steps of that from N - ACTIVE on, `size` in all. `column`, for two columns of N entries,
+// passes a column of L on, conjugated, from the pivot down. Entries right of the diagonal may hold
+// anything, before and after; the diagonal is left to the caller.
+template <typename T, int N, int ACTIVE>
+inline void cholesky_steps(
+    thread T (&a)[N], thread Standing<real_t<T>>& state, uint size, threadgroup T* column) {
+  typedef real_t<T> R;
+  constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
+#pragma unroll(1)
+  for (int step = 0; step < STEPS; ++step) {
+    const int k = N - ACTIVE + step;
+    T l = a[0];
+    if (uint(k) < size) {
+      const R own_inverse = inverse_root(state.diagonal);
+      const R inverse = simd_shuffle(own_inverse, ushort(state.first_lane + uint(k)));
+      // Of what is not greater than zero there is none, or an infinite one.
+      state.failed = !(inverse < R(INFINITY)) && state.failed == 0 ? k + 1 : state.failed;
+      l = times(l, inverse);
+      state.diagonal = state.row > k ? subtract_square(state.diagonal, l) : state.diagonal;
+      // One of them is read while the next step fills the other.
+      threadgroup T* below = column + (k & 1) * N;
+      if (uint(state.row) < uint(N)) below[uint(state.row - k) % uint(N)] = conj(l);
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      // Of rows that are done, what stands right of the diagonal must not reach what is finished.
+      const T factor = state.row > k ? l : zero<T>();
+#pragma unroll
+      for (int j = 1; j < ACTIVE; ++j) {
+        T other = below[j];
+        if (j > ACTIVE - STEPS) other = j < ACTIVE - step ? other : zero<T>();
+        a[j - 1] = mul_sub(a[j], factor, other);
+      }
+    } else {
+#pragma unroll
+      for (int j = 1; j < ACTIVE; ++j) a[j - 1] = a[j];
+    }
+    a[ACTIVE - 1] = l;
+  }
+  if constexpr (ACTIVE > STEPS) cholesky_steps<T, N, ACTIVE - STEPS>(a, state, size, column);
+}
+
+// All of them, and the diagonal.
+template <typename T, int N>
+inline void factor_rows(
+    thread T (&a)[N], thread Standing<real_t<T>>& state, uint size, threadgroup T* column) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) state.diagonal = j == state.row ? real_part(a[j]) : state.diagonal;
+  cholesky_steps<T, N, N>(a, state, size, column);
+  const T root = from_real<T>(sqrt(state.diagonal));
+#pragma unroll
+  for (int j = 0; j < N; ++j) a[slot<N>(j)] = j == state.row ? root : a[slot<N>(j)];
+}
+
+// N lanes factor one n x n matrix, n <= N: a lane owns a row in registers. A simdgroup holds 32 / N
+// matrices. Strides of A, `upper` and info as above; L is column-major.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void cholesky_simd(
+    device const T* A [[buffer(0)]],
+    device T* L [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& batch [[buffer(4)]],
+    constant uint& row_stride [[buffer(5)]],
+    constant uint& column_stride [[buffer(6)]],
+    constant long& batch_stride [[buffer(7)]],
+    constant uint& upper [[buffer(8)]],
+    uint id [[thread_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  THREADGROUP_ARRAY(T, tiles, 32 * (N + 1));
+  const uint matrix = id / uint(N);
+  const uint row = lane % uint(N);
+  const bool owns = matrix < batch && row < n;
+  threadgroup T* tile = tiles + lane / uint(N) * uint(N * (N + 1));
+  T a[N];
+  load_row<T, N>(
+      a, A + long(matrix) * batch_stride, matrix < batch, row, n, n, row_stride, column_stride,
+      tile);
+#pragma unroll
+  for (int j = 0; j < N; ++j) a[j] = upper != 0 ? conj(a[j]) : a[j];
+  Standing<real_t<T>> state = {int(row), lane - row, real_t<T>(0), 0};
+  factor_rows<T, N>(a, state, n, tile);
+  if (row == 0 && matrix < batch) info[matrix] = state.failed;
+  device T* to = L + ulong(matrix) * n * n + row;
+  if (upper != 0) {
+    // Rows of L are columns of the adjoint: through the tile, to write along memory.
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      tile[row * uint(N + 1) + uint(j)] = uint(j) <= row ? conj(a[slot<N>(j)]) : zero<T>();
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(8)
+    for (uint j = 0; j < uint(N); ++j) {
+      if (owns && j < n) to[j * n] = tile[j * uint(N + 1) + row];
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if (owns && uint(j) < n) to[uint(j) * n] = uint(j) <= row ? a[slot<N>(j)] : zero<T>();
+    }
+  }
+}
+
+// Entries of a row that a simdgroup moves at once through threadgroup memory: 64 bytes, which is
+// what keeps an access along memory whole, in tiles of 32 rows.
+template <typename T> inline constexpr uint stage() { return 64 / sizeof(T); }
+template <typename T> inline constexpr uint stage_size() { return 32 * (stage<T>() + 1); }
+
+// A simdgroup's 32 rows from `top` on of the columns column .. column + WIDTH, a row a lane, zero
+// outside the `size` rows and columns.
+template <typename T, int WIDTH>
+inline void load_rows(
+    thread T (&a)[WIDTH],
+    device const T* A,
+    uint top,
+    uint column,
+    uint size,
+    uint row_stride,
+    uint column_stride,
+    uint lane,
+    threadgroup T* tile) {
+  if (column_stride < row_stride) {
+    constexpr int STAGE = int(stage<T>());
+    const uint i = lane / uint(STAGE);
+    const uint j = lane % uint(STAGE);
+#pragma unroll
+    for (int part = 0; part < WIDTH; part += STAGE) {
+      const uint from_column = column + uint(part) + j;
+#pragma unroll
+      for (int e = 0; e < STAGE; ++e) {
+        const uint r = i + uint(e) * (32 / STAGE);
+        T entry = zero<T>();
+        if (top + r < size && from_column < size) {
+          entry = A[long(top + r) * long(row_stride) + long(from_column) * long(column_stride)];
+        }
+        tile[r * (STAGE + 1) + j] = entry;
+      }
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+      for (int e = 0; e < STAGE; ++e) a[part + e] = tile[lane * (STAGE + 1) + uint(e)];
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+  } else {
+    device const T* from =
+        A + long(top + lane) * long(row_stride) + long(column) * long(column_stride);
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+      a[j] = top + lane < size && column + uint(j) < size ? *from : zero<T>();
+      from += column_stride;
+    }
+  }
+}
+
+// The other way for an upper factor: U(column + j, row) = conj of entry j, where that is not below
+// the diagonal.
+template <typename T, int WIDTH>
+inline void store_adjoint(
+    thread const T (&l)[WIDTH],
+    device T* U,
+    uint top,
+    uint column,
+    uint size,
+    uint stride,
+    uint lane,
+    threadgroup T* tile) {
+  constexpr int STAGE = int(stage<T>());
+  const uint i = lane / uint(STAGE);
+  const uint j = lane % uint(STAGE);
+#pragma unroll
+  for (int part = 0; part < WIDTH; part += STAGE) {
+#pragma unroll
+    for (int e = 0; e < STAGE; ++e) {
+      tile[lane * (STAGE + 1) + uint(e)] = conj(l[slot<WIDTH>(part + e)]);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    const uint to_row = column + uint(part) + j;
+#pragma unroll
+    for (int e = 0; e < STAGE; ++e) {
+      const uint r = i + uint(e) * (32 / STAGE);
+      if (top + r < size && to_row <= top + r) {
+        U[ulong(top + r) * stride + to_row] = tile[r * (STAGE + 1) + j];
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// Entries of its row of L that a thread reads ahead.
+constexpr constant int AHEAD = 8;
+
+template <typename T>
+inline void load_ahead(thread T (&x)[AHEAD], device const T* from, bool owns, uint stride) {
+#pragma unroll
+  for (int e = 0; e < AHEAD; ++e) {
+    x[e] = owns ? *from : zero<T>();
+    from += stride;
+  }
+}
+
+// a -= x y^H for WIDTH finished columns of L: x is the lane's row of them at `from`, of which the
+// first are read, and y are the rows of `block`, block[k * WIDTH + j] = conj(y(j, k)).
+template <typename T, int WIDTH>
+inline void subtract_done(
+    thread T (&a)[WIDTH],
+    thread T (&x)[AHEAD],
+    device const T* from,
+    bool owns,
+    uint stride,
+    threadgroup const T* block) {
+#pragma unroll(1)
+  for (int part = 0; part < WIDTH; part += AHEAD) {
+    T next[AHEAD];
+    from += ulong(AHEAD) * stride;
+    load_ahead<T>(next, from, owns && part + AHEAD < WIDTH, stride);
+#pragma unroll
+    for (int e = 0; e < AHEAD; ++e) {
+#pragma unroll
+      for (int j = 0; j < WIDTH; ++j) a[j] = mul_sub(a[j], x[e], block[(part + e) * WIDTH + j]);
+    }
+#pragma unroll
+    for (int e = 0; e < AHEAD; ++e) x[e] = next[e];
+  }
+}
+
+// block[k * WIDTH + j] = conj(L(first + j, done + k)) for j < count.
+template <typename T, int WIDTH>
+inline void load_done(
+    device const T* L,
+    uint first,
+    uint done,
+    uint count,
+    uint stride,
+    threadgroup T* block,
+    uint tid,
+    uint threads) {
+  const uint j = tid % uint(WIDTH);
+  const uint step = threads / uint(WIDTH);
+  device const T* from = L + ulong(done + tid / uint(WIDTH)) * stride + first + j;
+#pragma unroll(8)
+  for (uint k = tid / uint(WIDTH); k < uint(WIDTH); k += step) {
+    block[k * uint(WIDTH) + j] = j < count ? conj(*from) : zero<T>();
+    from += ulong(step) * stride;
+  }
+}
+
+// The steps of x := x L^-H from WIDTH - ACTIVE on for a lane's row x and a triangular block of
+// `size` rows: block[k * WIDTH + i] = conj(L(k + i, k)), and 1 / L(k, k) for i = 0.
+template <typename T, int WIDTH, int ACTIVE>
+inline void row_steps(thread T (&x)[WIDTH], threadgroup const T* block, uint size) {
+  constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
+#pragma unroll(1)
+  for (int step = 0; step < STEPS; ++step) {
+    const uint k = uint(WIDTH - ACTIVE + step);
+    threadgroup const T* column = block + k * uint(WIDTH);
+    T known = x[0];
+    if (k < size) {
+      known = times(known, real_part(column[0]));
+#pragma unroll
+      for (int i = 1; i < ACTIVE; ++i) {
+        T l = column[i];
+        if (i > ACTIVE - STEPS) l = i < ACTIVE - step ? l : zero<T>();
+        x[i - 1] = mul_sub(x[i], known, l);
+      }
+    } else {
+#pragma unroll
+      for (int i = 1; i < ACTIVE; ++i) x[i - 1] = x[i];
+    }
+    x[ACTIVE - 1] = known;
+  }
+  if constexpr (ACTIVE > STEPS) row_steps<T, WIDTH, ACTIVE - STEPS>(x, block, size);
+}
+
+// One threadgroup factors one matrix of `size` rows, left-looking in blocks of WIDTH columns; lane
+// i of simdgroup s owns row 32 s + i. L has its columns `stride` apart and takes the lower factor;
+// for `upper` its adjoint too, and zeros in its place when it is no longer needed. Returns as
+// `factor`; the pivot's simdgroup knows it.
+template <typename T, int WIDTH>
+inline int factor_group(
+    device const T* A,
+    uint row_stride,
+    uint column_stride,
+    device T* L,
+    uint size,
+    uint stride,
+    bool upper,
+    threadgroup T* block,
+    threadgroup T* tile,
+    threadgroup int* first_failed,
+    uint tid,
+    uint threads,
+    uint lane,
+    uint simd) {
+  const uint top = simd * 32;
+  const uint row = top + lane;
+  threadgroup T* own_tile = tile + simd * stage_size<T>();
+  int failed = 0;
+  for (uint begin = 0; begin < size; begin += uint(WIDTH)) {
+    const uint width = min(uint(WIDTH), size - begin);
+    const uint diagonal = begin / 32;
+    T a[WIDTH];
+    if (simd >= diagonal) {
+      load_rows<T, WIDTH>(a, A, top, begin, size, row_stride, column_stride, lane, own_tile);
+#pragma unroll
+      for (int j = 0; j < WIDTH; ++j) a[j] = upper ? conj(a[j]) : a[j];
+    } else {
+#pragma unroll
+      for (int j = 0; j < WIDTH; ++j) a[j] = zero<T>();
+    }
+    for (uint done = 0; done < begin; done += uint(WIDTH)) {
+      device const T* from = L + ulong(done) * stride + row;
+      const bool owns = simd >= diagonal && row < size;
+      T x[AHEAD];
+      load_ahead<T>(x, from, owns, stride);
+      load_done<T, WIDTH>(L, begin, done, width, stride, block, tid, threads);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      if (simd >= diagonal) subtract_done<T, WIDTH>(a, x, from, owns, stride, block);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    if (simd == diagonal) {
+      Standing<real_t<T>> state = {int(row) - int(begin), begin % 32, real_t<T>(0), 0};
+      factor_rows<T, WIDTH>(a, state, width, own_tile);
+      const real_t<T> inverse = inverse_root(state.diagonal);
+      failed = failed == 0 && state.failed != 0 ? int(begin) + state.failed : failed;
+      const uint i = row - begin;
+      if (i < uint(WIDTH)) {
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) {
+          const T l = uint(k) == i ? from_real<T>(inverse) : conj(a[slot<WIDTH>(k)]);
+          if (uint(k) <= i) block[uint(k) * uint(WIDTH) + i - uint(k)] = l;
+        }
+      }
+      if (lane == 0) *first_failed = failed;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    failed = *first_failed;
+    if (simd > diagonal) row_steps<T, WIDTH, WIDTH>(a, block, width);
+    if (upper && simd >= diagonal) {
+      store_adjoint<T, WIDTH>(a, L, top, begin, size, stride, lane, own_tile);
+    }
+    device T* to = L + ulong(begin) * stride + row;
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+      const bool lower = row >= begin + uint(j);
+      if (row < size && uint(j) < width && (lower || !upper)) {
+        *to = lower ? a[slot<WIDTH>(j)] : zero<T>();
+      }
+      to += stride;
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  }
+  if (upper) {
+    for (uint j = 0; j < size; ++j) {
+      if (row > j && row < size) L[ulong(j) * stride + row] = zero<T>();
+    }
+  }
+  return failed;
+}
+
+// One threadgroup of up to SIMDS simdgroups factors one matrix of up to 32 SIMDS rows. Strides of
+// A, `upper` and info as above; L is column-major.
+template <typename T, int WIDTH, int SIMDS>
+[[max_total_threads_per_threadgroup(256)]] kernel void cholesky_group(
+    device const T* A [[buffer(0)]],
+    device T* L [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& row_stride [[buffer(4)]],
+    constant uint& column_stride [[buffer(5)]],
+    constant long& batch_stride [[buffer(6)]],
+    constant uint& upper [[buffer(7)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, block, WIDTH * WIDTH);
+  THREADGROUP_ARRAY(T, tile, SIMDS * (stage_size<T>()));
+  THREADGROUP_ARRAY(int, first_failed, 1);
+  const int failed = factor_group<T, WIDTH>(
+      A + long(group) * batch_stride, row_stride, column_stride, L + ulong(group) * n * n, n, n,
+      upper != 0, block, tile, first_failed, tid, threads, lane, simd);
+  if (tid == 0) info[group] = failed;
+}
+
+// The same in place for the rows and columns first .. last of a larger L, whose lower triangle
+// holds what is left of A. info, once set, stays.
+template <typename T, int WIDTH, int SIMDS>
+[[max_total_threads_per_threadgroup(256)]] kernel void cholesky_panel(
+    device T* L [[buffer(0)]],
+    device int* info [[buffer(1)]],
+    constant uint& n [[buffer(2)]],
+    constant uint& first [[buffer(3)]],
+    constant uint& last [[buffer(4)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, block, WIDTH * WIDTH);
+  THREADGROUP_ARRAY(T, tile, SIMDS * (stage_size<T>()));
+  THREADGROUP_ARRAY(int, first_failed, 1);
+  device T* corner = L + ulong(group) * n * n + ulong(first) * (n + 1);
+  const int failed = factor_group<T, WIDTH>(
+      corner, 1u, n, corner, last - first, n, false, block, tile, first_failed, tid, threads, lane,
+      simd);
+  if (tid == 0) {
+    const int before = first == 0 ? 0 : info[group];
+    info[group] = before == 0 && failed != 0 ? int(first) + failed : before;
+  }
+}
+
+// The rows below such a panel: L21 := A21 L11^-H, in place, a row a thread.
+template <typename T, int WIDTH>
+[[max_total_threads_per_threadgroup(128)]] kernel void cholesky_below(
+    device T* L [[buffer(0)]],
+    constant uint& n [[buffer(1)]],
+    constant uint& first [[buffer(2)]],
+    constant uint& last [[buffer(3)]],
+    uint2 id [[thread_position_in_grid]],
+    uint2 threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, block, WIDTH * WIDTH);
+  device T* matrix = L + ulong(id.y) * n * n;
+  const uint row = last + id.x;
+  const bool owns = row < n;
+  for (uint begin = first; begin < last; begin += uint(WIDTH)) {
+    T a[WIDTH];
+    device T* own = matrix + ulong(begin) * n + row;
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) a[j] = owns ? own[ulong(j) * n] : zero<T>();
+    for (uint done = first; done < begin; done += uint(WIDTH)) {
+      device const T* from = matrix + ulong(done) * n + row;
+      T x[AHEAD];
+      load_ahead<T>(x, from, owns, n);
+      load_done<T, WIDTH>(matrix, begin, done, uint(WIDTH), n, block, tid, threads.x);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      subtract_done<T, WIDTH>(a, x, from, owns, n, block);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    for (uint e = tid; e < uint(WIDTH * WIDTH); e += threads.x) {
+      const uint i = e % uint(WIDTH);
+      const uint k = e / uint(WIDTH);
+      const T l = i < k ? one<T>() : matrix[ulong(begin + k) * n + begin + i];
+      if (i >= k) {
+        block[k * uint(WIDTH) + i - k] =
+            i == k ? from_real<T>(real_t<T>(1) / real_part(l)) : conj(l);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    row_steps<T, WIDTH, WIDTH>(a, block, uint(WIDTH));
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+      if (owns) own[ulong(j) * n] = a[slot<WIDTH>(j)];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// x := (L L^H)^-1 x for a lane's column x of N rows, n of them in use, N lanes to a matrix. `from`
+// is the lane's row of L; `tile`, N x N, is left with L below the diagonal and L^H above.
+template <typename T, int N>
+inline void solve_both(
+    thread T (&x)[N],
+    device const T* from,
+    bool owns,
+    uint place,
+    uint n,
+    uint column_stride,
+    bool upper,
+    threadgroup T* tile) {
+#pragma unroll(8)
+  for (uint j = 0; j < uint(N); ++j) {
+    T entry = zero<T>();
+    if (owns && j <= place) entry = *from;
+    from += column_stride;
+    entry = upper ? conj(entry) : entry;
+    if (j <= place) {
+      tile[j * uint(N) + place] = entry;
+      tile[place * uint(N) + j] = j == place ? entry : conj(entry);
+    }
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  substitute<T, N, true>(x, tile, n, false);
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  tile[place * uint(N + 1)] = conj(tile[place * uint(N + 1)]);
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  substitute<T, N, false>(x, tile, n, false);
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// A lane's column into a column-major X, all lanes writing along one column at a time.
+template <typename T, int N>
+inline void store_solution(
+    thread const T (&x)[N], device T* X, uint place, uint n, uint columns, threadgroup T* tile) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) tile[place * uint(N + 1) + uint(i)] = x[i];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(8)
+  for (uint c = 0; c < uint(N); ++c) {
+    if (c < columns && place < n) X[ulong(c) * n + place] = tile[c * uint(N + 1) + place];
+  }
+}
+
+// N lanes solve L L^H x = b for N columns of one matrix with n <= N rows; a simdgroup holds 32 / N
+// such teams. The strides of L say where its lower triangle lies, as above. B has any strides; X is
+// column-major.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void cholesky_solve_simd(
+    device const T* L [[buffer(0)]],
+    device const T* B [[buffer(1)]],
+    device T* X [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& columns [[buffer(4)]],
+    constant uint& batch [[buffer(5)]],
+    constant uint& l_row_stride [[buffer(6)]],
+    constant uint& l_column_stride [[buffer(7)]],
+    constant long& l_batch_stride [[buffer(8)]],
+    constant uint& row_stride [[buffer(9)]],
+    constant uint& column_stride [[buffer(10)]],
+    constant long& batch_stride [[buffer(11)]],
+    constant uint& upper [[buffer(12)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  THREADGROUP_ARRAY(T, tiles, 32 * (N + 1));
+  const uint team = lane / uint(N);
+  const uint place = lane % uint(N);
+  const uint matrix = group.y * (32 / N) + team;
+  const uint first = group.x * uint(N);
+  const bool inside = matrix < batch;
+  const uint own_columns = inside ? min(uint(N), columns - first) : 0u;
+  threadgroup T* tile = tiles + team * uint(N * (N + 1));
+  // A lane's column of B is its row of B^T.
+  T x[N];
+  load_row<T, N>(
+      x, B + long(matrix) * batch_stride + long(first) * long(column_stride), inside, place,
+      own_columns, n, column_stride, row_stride, tile);
+  device const T* from = L + long(matrix) * l_batch_stride + long(place) * long(l_row_stride);
+  solve_both<T, N>(x, from, inside && place < n, place, n, l_column_stride, upper != 0, tile);
+  store_solution<T, N>(x, X + (ulong(matrix) * columns + first) * n, place, n, own_columns, tile);
+}
+
+// The same for the columns of the identity: X = (L L^H)^-1. info: the first zero on the diagonal of
+// L, from 1, else 0.
+template <typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void cholesky_inverse_simd(
+    device const T* L [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& batch [[buffer(4)]],
+    constant uint& row_stride [[buffer(5)]],
+    constant uint& column_stride [[buffer(6)]],
+    constant long& batch_stride [[buffer(7)]],
+    constant uint& upper [[buffer(8)]],
+    uint simdgroup [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  THREADGROUP_ARRAY(T, tiles, 32 * (N + 1));
+  const uint team = lane / uint(N);
+  const uint place = lane % uint(N);
+  const uint matrix = simdgroup * (32 / N) + team;
+  const bool inside = matrix < batch;
+  threadgroup T* tile = tiles + team * uint(N * (N + 1));
+  T x[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = uint(i) == place ? one<T>() : zero<T>();
+  device const T* from = L + long(matrix) * batch_stride + long(place) * long(row_stride);
+  solve_both<T, N>(x, from, inside && place < n, place, n, column_stride, upper != 0, tile);
+  if (inside && place == 0) {
+    int singular = 0;
+    for (uint i = n; i > 0; --i)
+      singular = is_zero(tile[(i - 1) * uint(N + 1)]) ? int(i) : singular;
+    info[matrix] = singular;
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  store_solution<T, N>(x, X + ulong(matrix) * n * n, place, n, inside ? n : 0u, tile);
+}
+
+// One thread per entry of X = I, what solves for the inverse of larger matrices start from. The
+// thread of the first entry sets info as above.
+template <typename T>
+kernel void cholesky_identity(
+    device const T* L [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& row_stride [[buffer(4)]],
+    constant uint& column_stride [[buffer(5)]],
+    constant long& batch_stride [[buffer(6)]],
+    uint3 id [[thread_position_in_grid]]) {
+  X[(ulong(id.z) * n + id.y) * n + id.x] = id.x == id.y ? one<T>() : zero<T>();
+  if (id.x == 0 && id.y == 0) {
+    device const T* diagonal = L + long(id.z) * batch_stride;
+    int singular = 0;
+    for (uint i = 0; i < n; ++i) {
+      singular = is_zero(*diagonal) && singular == 0 ? int(i) + 1 : singular;
+      diagonal += row_stride + column_stride;
+    }
+    info[id.z] = singular;
+  }
+}

@@ -1,0 +1,211 @@
+"""The launch plans of the Cholesky family on the checked engine, at every boundary."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mpslinalg import _cholesky_plan, testing
+from mpslinalg._engines import cpu
+from mpslinalg._lu_plan import SIMD
+from mpslinalg.testing import compare
+from tests import lapack
+from tests.inputs import DOUBLES, SINGLES, VIEWS, definite, name, on, random_definite
+
+pytestmark = pytest.mark.usefixtures("checked")
+
+
+@pytest.fixture(autouse=True)
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices without a gap take the kernels of GPUs; the others are held against them."""
+    monkeypatch.setattr(cpu.ENGINE, "side_by_side", True)
+
+
+# The largest matrix of one threadgroup.
+GROUP = _cholesky_plan.GROUP
+SMALL = (1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
+LARGE = (127, 128, 129, GROUP, GROUP + 1)
+# The checked engine takes its time: each large size with each triangle once.
+CASES = [
+    *((dtype, n, upper) for dtype in SINGLES for n in SMALL for upper in (False, True)),
+    *((dtype, n, (n + i) % 2 == 0) for i, dtype in enumerate(SINGLES) for n in LARGE),
+    *((dtype, n, n == 7) for dtype in DOUBLES for n in (7, 40)),
+]
+# Each kernel, with a whole and a part of its lanes.
+REGIMES = (1, 3, 4, 7, 16, 27, 40)
+each_regime = pytest.mark.parametrize("n", REGIMES)
+each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
+each_upper = pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
+
+
+def with_other_triangle(A: Tensor, upper: bool, value: float) -> Tensor:
+    """The triangle that is not asked for holds what must not be read."""
+    read = torch.ones(A.shape[-2:]).triu().bool()
+    return torch.where(read if upper else read.mT, A, value)
+
+
+def factor(A: Tensor, upper: bool, device: str) -> tuple[Tensor, Tensor]:
+    L, info = _cholesky_plan.cholesky(on(device, with_other_triangle(A, upper, torch.nan)), upper)
+    L, info = L.cpu(), info.cpu()
+    assert torch.equal(L, with_other_triangle(L, upper, 0.0)) or L.isnan().any()
+    return L, info
+
+
+@pytest.mark.parametrize(("dtype", "n", "upper"), CASES, ids=name)
+def test_factor(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
+    # All families in one launch: those that are not definite must not touch the others.
+    every = definite(n, dtype)
+    # Of the large ones those that are dense, and one that fails.
+    chosen = slice(None) if n <= 65 else slice(4, None)
+    A, expected = every.A[chosen], every.info[chosen]
+    L, info = factor(A, upper, device)
+    assert info.tolist() == expected.tolist()
+    L_lapack, info_lapack = lapack.potrf(A, upper)
+    assert info.tolist() == info_lapack.tolist()
+    good = (info == 0).numpy()
+    compare(
+        testing.cholesky_ratio(A[good], L[good], upper),
+        testing.cholesky_ratio(A[good], L_lapack[good], upper),
+    )
+    # The columns before the one that failed are those of the leading minor.
+    for M, F, i in zip(A[~good], L[~good], info[~good].tolist(), strict=True):
+        F = (F.mH if upper else F)[: i - 1, : i - 1]
+        leading, _ = lapack.potrf(M[None, : i - 1, : i - 1], False)
+        minor = M[None, : i - 1, : i - 1]
+        compare(testing.cholesky_ratio(minor, F[None]), testing.cholesky_ratio(minor, leading))
+
+
+@each_upper
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 9, 17, 33])
+@each_dtype
+def test_batches_are_their_matrices(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
+    for batch in (1, 2, 5, 33)[: 4 if n <= 4 else 3]:
+        A = random_definite((batch, n, n), dtype)
+        L, info = factor(A, upper, device)
+        assert not info.any()
+        for i in {0, batch // 2, batch - 1}:
+            assert torch.equal(L[i], factor(A[i], upper, device)[0])
+
+
+@each_upper
+@each_regime
+@each_dtype
+def test_a_bad_matrix_spoils_itself_only(
+    dtype: torch.dtype, n: int, upper: bool, device: str
+) -> None:
+    A = random_definite((6, n, n), dtype)
+    good, bad = [0, 5], [1, 2, 3, 4]
+    expected = factor(A, upper, device)[0][good]
+    for value in (torch.nan, torch.inf, -torch.inf, 0.0, -1.0):
+        A[1, n // 2, n // 2] = value
+        A[2, n - 1] = A[2, :, n - 1] = value
+        A[3] = value
+        A[4, 0, 0] = value
+        L, info = factor(A, upper, device)
+        assert torch.equal(L[good], expected)
+        assert info[good].tolist() == [0, 0]
+        if value == torch.inf:
+            # An infinite pivot may pass, as in LAPACK, but shows in the factor.
+            assert not L[bad].isfinite().flatten(1).all(1).any()
+        else:
+            assert info[bad].tolist() == [n // 2 + 1, n, 1, 1]
+
+
+@each_upper
+@each_regime
+@each_dtype
+def test_powers_of_four_are_exact(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
+    exponents = torch.arange(-50, 51, 1 if n <= 16 else 25)
+    A = random_definite((n, n), dtype) * torch.exp2(2 * exponents.float())[:, None, None]
+    L, info = factor(A, upper, device)
+    assert not info.any()
+    assert torch.equal(L, L[exponents == 0] * torch.exp2(exponents.float())[:, None, None])
+
+
+@each_upper
+@each_regime
+@pytest.mark.parametrize("scale", [1e-30, 1e-13, 1e30])
+@each_dtype
+def test_no_scale_costs_accuracy(
+    dtype: torch.dtype, scale: float, n: int, upper: bool, device: str
+) -> None:
+    A = random_definite((5, n, n), dtype) * scale
+    L, info = factor(A, upper, device)
+    assert not info.any()
+    L_lapack, _ = lapack.potrf(A, upper)
+    compare(testing.cholesky_ratio(A, L, upper), testing.cholesky_ratio(A, L_lapack, upper))
+
+
+@each_upper
+@each_regime
+def test_imaginary_parts_of_the_diagonal_are_ignored(n: int, upper: bool, device: str) -> None:
+    A = random_definite((3, n, n), torch.complex64)
+    expected, _ = factor(A, upper, device)
+    L, info = factor(A + 1j * torch.diag(torch.arange(n) - 2.0), upper, device)
+    assert not info.any()
+    assert torch.equal(L, expected)
+    assert not L.diagonal(dim1=-2, dim2=-1).imag.any()
+
+
+@each_upper
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("n", [3, 7, 27, 40])
+@each_dtype
+def test_strides(dtype: torch.dtype, n: int, view: str, upper: bool, device: str) -> None:
+    A = on(device, random_definite((1, 3, n, n), dtype))
+    L, _ = _cholesky_plan.cholesky(A, upper)
+    assert torch.equal(_cholesky_plan.cholesky(VIEWS[view](A), upper)[0], L)
+    if n > SIMD:
+        return  # from there on the triangular solve reads its strides
+    B = on(device, testing.random((1, 3, n, 3), dtype))
+    X = _cholesky_plan.cholesky_solve(B, L, upper)
+    strided = _cholesky_plan.cholesky_solve(VIEWS[view](B), VIEWS[view](L), upper)
+    assert torch.equal(strided, X)
+    inverse, _ = _cholesky_plan.cholesky_inverse(L, upper)
+    assert torch.equal(_cholesky_plan.cholesky_inverse(VIEWS[view](L), upper)[0], inverse)
+
+
+@each_upper
+@pytest.mark.parametrize(
+    ("dtype", "n"),
+    [
+        *((d, n) for d in SINGLES for n in (1, 4, 5, 8, 9, 16, 17, 32)),
+        *((d, 7) for d in DOUBLES),
+        (torch.complex64, 33),
+    ],
+    ids=name,
+)
+def test_solve_and_inverse(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
+    every = definite(n, dtype)
+    A = every.A[torch.from_numpy(every.info == 0)]
+    L = lapack.potrf(A, upper)[0]
+    stored = on(device, with_other_triangle(torch.from_numpy(L), upper, torch.nan))
+    double = torch.complex128 if dtype.is_complex else torch.float64
+    for k in (1, 2, n + 1):
+        X_true = testing.random((len(A), n, k), dtype, seed=2)
+        B = (A.to(double) @ X_true.to(double)).to(dtype)
+        X = _cholesky_plan.cholesky_solve(on(device, B), stored, upper).cpu()
+        X_lapack = lapack.potrs(L, B, upper)
+        compare(testing.solve_ratio(A, X, B), testing.solve_ratio(A, X_lapack, B))
+        compare(testing.forward_ratio(A, X, X_true), testing.forward_ratio(A, X_lapack, X_true))
+    X, info = _cholesky_plan.cholesky_inverse(stored, upper)
+    assert not info.any()
+    X_lapack = lapack.potri(L, upper)
+    compare(testing.inverse_ratio(A, X), testing.inverse_ratio(A, X_lapack))
+    exact = np.linalg.inv(A.to(double).numpy())
+    compare(testing.forward_ratio(A, X, exact), testing.forward_ratio(A, X_lapack, exact))
+
+
+@each_upper
+@pytest.mark.parametrize("n", [3, 7, 16, 27, 40])
+@each_dtype
+def test_zeros_on_the_diagonal(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
+    L = torch.from_numpy(lapack.potrf(random_definite((5, n, n), dtype), upper)[0])
+    L[1, n // 2, n // 2] = L[2, -1, -1] = L[3, 0, 0] = 0
+    X, info = (x.cpu() for x in _cholesky_plan.cholesky_inverse(on(device, L), upper))
+    assert info.tolist() == [0, n // 2 + 1, n, 1, 0]
+    good = [0, 4]
+    assert torch.equal(X[good], _cholesky_plan.cholesky_inverse(on(device, L[good]), upper)[0])
+    solved = _cholesky_plan.cholesky_solve(on(device, torch.ones(5, n, 1, dtype=dtype)), L, upper)
+    assert not solved[1:4].isfinite().flatten(1).all(1).any()
+    assert solved[good].isfinite().all()
