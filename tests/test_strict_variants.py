@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mpslinalg import _engines, _inverse_plan, _lu_plan, _triangular_plan
+from mpslinalg import _engines, _inverse_plan, _ldl_plan, _lu_plan, _triangular_plan
 from mpslinalg._engines import metal, source
 from tests.strict.check import check
 
@@ -78,7 +78,7 @@ def fits(launch: Launch) -> bool:
 # Where the plans turn from one kernel or variant to another: matrix sizes, rows of a panel,
 # right-hand sides.
 SIZES = around(1, 2, 3, _lu_plan.TINY, _lu_plan.DET_TINY, 8, 16, _lu_plan.SIMD, _lu_plan.PANEL)
-SIZES += around(_lu_plan.GROUP, _triangular_plan.ROWS)
+SIZES += around(_lu_plan.GROUP, _triangular_plan.ROWS, 64, 96)
 ROWS = around(*(rows * _lu_plan.MAX_THREADS for rows in (1, 2, 4, 8, 16, 32, 64)))
 COLUMNS = around(1, 2, 3, _triangular_plan.FEW, 32, 64)
 
@@ -89,6 +89,9 @@ def run_plans(dtype: torch.dtype) -> None:
         A = torch.zeros(2, n, n, dtype=dtype)
         _inverse_plan.inv(A)
         _inverse_plan.inv(A.mT)
+        for hermitian in (False, True):
+            LD, pivots, _ = _ldl_plan.ldl_factor(A, hermitian)
+            _ldl_plan.ldl_solve(LD, pivots, A, hermitian)
         for m in SIZES:
             LU, pivots, _ = _lu_plan.lu_factor(torch.zeros(2, m, n, dtype=dtype), True)
             _lu_plan.lu_unpack(LU, pivots, True, True)
