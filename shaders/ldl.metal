@@ -8,9 +8,7 @@
 // D has a 2 x 2 block there and that k + 1 and p were exchanged. Column k of L keeps the order of
 // rows of step k. info: the first zero (or NaN) pivot, from 1, else 0.
 
-template <typename T> inline T adjoint_if(T a, bool hermitian) {
-  return hermitian ? conj(a) : a;
-}
+template <typename T> inline T adjoint_if(T a, bool hermitian) { return hermitian ? conj(a) : a; }
 
 // An entry of the diagonal, whose imaginary part a Hermitian matrix does not have.
 template <typename T> inline T diagonal_entry(T a, bool hermitian) {
@@ -39,8 +37,8 @@ template <typename R> inline bool must_search(R diagonal, R below) {
 template <typename R> inline Choice choose(R diagonal, R below, R other, R across) {
   const R alpha = R(0.640388203202207556);
   const bool dead = diagonal != diagonal || (diagonal == R(0) && below == R(0));
-  const bool keep = dead || !must_search(diagonal, below) ||
-                    diagonal >= alpha * below * (below / across);
+  const bool keep =
+      dead || !must_search(diagonal, below) || diagonal >= alpha * below * (below / across);
   Choice choice = {dead, keep, !keep && !(other >= alpha * across)};
   return choice;
 }
@@ -226,7 +224,7 @@ inline void ldl_steps(
       k = last + 1;
     }
     parity = 1 - parity;
-    slowest = N < 32 ? simd_min(k) : k;
+    slowest = simd_min(k);
   }
   if (member.inside && member.row == 0 && member.block == 0) *info = failed;
 }
@@ -262,8 +260,7 @@ template <typename T, int N>
     const uint row = by_rows ? i : place;
     const uint column = by_rows ? place : i;
     if (inside && row < n && column <= row) {
-      const T entry =
-          from[long(row) * long(row_stride) + long(column) * long(column_stride)];
+      const T entry = from[long(row) * long(row_stride) + long(column) * long(column_stride)];
       tile[column * uint(N + 1) + row] = adjoint_if(entry, hermitian != 0);
       tile[row * uint(N + 1) + column] = entry;
     }
@@ -312,8 +309,8 @@ template <typename T, int BLOCKS>
     a[j] = adjoint_if(entry, hermitian != 0 && column > member.row);
   }
   ldl_steps<T, 32, BLOCKS>(
-      a, rows, leads, LD + ulong(group) * n * n, pivots + ulong(group) * n, info + group, n,
-      member, hermitian != 0);
+      a, rows, leads, LD + ulong(group) * n * n, pivots + ulong(group) * n, info + group, n, member,
+      hermitian != 0);
 }
 
 // What the threads of ldl_panel share.
@@ -369,11 +366,11 @@ inline real_t<T> updated_column(
   }
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   const bool filled = view.lane < view.threads / 32;
-  largest = filled ? view.weights[view.lane] : R(-1);
-  row = filled ? view.rows[view.lane] : UINT_MAX;
-  lane_argmax<32>(largest, row);
+  const R candidate = filled ? view.weights[view.lane] : R(-1);
+  const R best = simd_max(candidate);
+  row = simd_min(filled && candidate == best ? view.rows[view.lane] : UINT_MAX);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  return max(largest, R(0));
+  return max(best, R(0));
 }
 
 // One threadgroup factors the columns of one matrix from where the panel before ended up to `last`,
@@ -404,14 +401,18 @@ template <typename T, int COLUMNS>
   THREADGROUP_ARRAY(R, weights, 32);
   THREADGROUP_ARRAY(uint, rows, 32);
   const ulong panel = ulong(group) * COLUMNS * n;
-  PanelView<T> view = {LD + ulong(group) * n * n, L + panel, W + panel, top,  weights, rows, n, tid,
-                       threads,                   lane,      simd,      hermitian != 0};
+  device T* matrix = LD + ulong(group) * n * n;
+  device T* own_L = L + panel;
+  device T* own_W = W + panel;
+  const bool adjoint = hermitian != 0;
+  PanelView<T> view = {matrix, own_L, own_W,   top,  weights, rows,
+                       n,      tid,   threads, lane, simd,    adjoint};
   const uint begin = is_first != 0 ? 0u : uint(next[group]);
   int failed = is_first != 0 ? 0 : info[group];
   uint k = begin;
   while (k < last) {
     const uint done = k - begin;
-    device T* w1 = view.W + ulong(done) * n;
+    device T* w1 = own_W + ulong(done) * n;
     device T* w2 = w1 + n;
     uint other_row = UINT_MAX;
     const R below = updated_column<T>(view, k, k, done, done, other_row);
@@ -431,23 +432,23 @@ template <typename T, int COLUMNS>
     // All have read the two columns.
     threadgroup_barrier(mem_flags::mem_device);
     if (pivot != end) {
-      device const T* moved = view.matrix + ulong(end) * n;
+      device const T* moved = matrix + ulong(end) * n;
       for (uint i = end + 1 + tid; i < n; i += threads) {
         if (i > pivot) {
-          view.matrix[ulong(pivot) * n + i] = moved[i];
+          matrix[ulong(pivot) * n + i] = moved[i];
         } else if (i < pivot) {
-          view.matrix[ulong(i) * n + pivot] = adjoint_if(moved[i], view.hermitian);
+          matrix[ulong(i) * n + pivot] = adjoint_if(moved[i], adjoint);
         } else {
-          view.matrix[ulong(pivot) * n + pivot] = moved[end];
+          matrix[ulong(pivot) * n + pivot] = moved[end];
         }
       }
       for (uint j = tid; j < done + 2; j += threads) {
-        device T* of_W = view.W + ulong(j) * n;
+        device T* of_W = own_W + ulong(j) * n;
         const T w = of_W[end];
         of_W[end] = of_W[pivot];
         of_W[pivot] = w;
         if (j < done) {
-          device T* of_L = view.L + ulong(j) * n;
+          device T* of_L = own_L + ulong(j) * n;
           const T l = of_L[end];
           of_L[end] = of_L[pivot];
           of_L[pivot] = l;
@@ -455,16 +456,16 @@ template <typename T, int COLUMNS>
       }
     }
     threadgroup_barrier(mem_flags::mem_device);
-    device T* column = view.matrix + ulong(k) * n;
-    device T* l1 = view.L + ulong(done) * n;
+    device T* column = matrix + ulong(k) * n;
+    device T* l1 = own_L + ulong(done) * n;
     device T* l2 = l1 + n;
     if (choice.two) {
-      const Block<T> block = block_of(d1, b, d2, view.hermitian);
+      const Block<T> block = block_of(d1, b, d2, adjoint);
       for (uint i = k + tid; i < n; i += threads) {
         T x = w1[i];
         T y = w2[i];
-        w1[i] = adjoint_if(x, view.hermitian);
-        w2[i] = adjoint_if(y, view.hermitian);
+        w1[i] = adjoint_if(x, adjoint);
+        w2[i] = adjoint_if(y, adjoint);
         divide_row(x, y, block);
         l1[i] = x;
         l2[i] = y;
@@ -476,7 +477,7 @@ template <typename T, int COLUMNS>
       for (uint i = k + tid; i < n; i += threads) {
         const T x = choice.keep ? w1[i] : w2[i];
         const T l = choice.dead ? x : quotient(x, d);
-        w1[i] = choice.dead ? zero<T>() : adjoint_if(x, view.hermitian);
+        w1[i] = choice.dead ? zero<T>() : adjoint_if(x, adjoint);
         l1[i] = choice.dead ? zero<T>() : l;
         column[i] = i == k ? d : l;
       }
@@ -493,8 +494,8 @@ template <typename T, int COLUMNS>
   }
   for (uint i = last + tid; i < n; i += threads) {
     for (uint j = i < k ? 0u : k - begin; j < uint(COLUMNS); ++j) {
-      view.L[ulong(j) * n + i] = zero<T>();
-      view.W[ulong(j) * n + i] = zero<T>();
+      own_L[ulong(j) * n + i] = zero<T>();
+      own_W[ulong(j) * n + i] = zero<T>();
     }
   }
   if (tid == 0) {
@@ -507,7 +508,6 @@ template <typename T, int COLUMNS>
 constexpr constant uint SINGLE = 0;
 constexpr constant uint FIRST = 1;
 constexpr constant uint SECOND = 2;
-
 
 // Before column k of L is read. `role` is that of the column before, k + 1.
 inline uint role_of(int pivot, uint k, uint role) {
@@ -604,7 +604,8 @@ template <typename T, int N>
       if (place > k && place < n) {
         const bool in_block = role == FIRST && place == k + 1;
         T entry = zero<T>();
-        if (!in_block) entry = factors[long(at) * long(ld_row_stride) + long(k) * long(ld_column_stride)];
+        if (!in_block)
+          entry = factors[long(at) * long(ld_row_stride) + long(k) * long(ld_column_stride)];
         tile[k * uint(N) + place] = entry;
         tile[place * uint(N) + k] = adjoint_if(entry, hermitian != 0);
       }
