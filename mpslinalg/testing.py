@@ -29,6 +29,7 @@ __all__ = [
     "forward_ratio",
     "general",
     "inverse_ratio",
+    "ldl_ratio",
     "lu_ratio",
     "random",
     "slogdet_ratio",
@@ -89,6 +90,27 @@ def lu_ratio(A: Array, LU: Array, pivots: Array) -> Ratios:
     rows = _permutation(np.where(legal[..., None], pivots, 1), m)
     error = _norm(L @ U - np.take_along_axis(A, rows[..., None], -2))
     return _ratio(error, n * eps * _norm(A), legal & _finite(LU))
+
+
+@np.errstate(all="ignore")
+def ldl_ratio(A: Array, LD: Array, pivots: Array, hermitian: bool = False) -> Ratios:
+    """||L D L^T - A|| / (n ||A|| eps) of an LDL factorization (LAPACK's xSYT01 and xHET01).
+
+    ``pivots`` are those of LAPACK's sytrf for the lower triangle. Of A, too, only that is read; with
+    ``hermitian`` the product is L D L^H. Pivots that LAPACK cannot return give inf.
+    """
+    eps = _eps(LD)
+    A, LD, pivots = _host(A), _host(LD), _numpy(pivots)
+    n = A.shape[-1]
+    A = _mirrored(A, hermitian)
+    exponent = _exponent(A)
+    A = _ldexp(A, -exponent)
+    error, legal = np.zeros(A.shape[:-2]), np.ones(A.shape[:-2], bool)
+    for index in np.ndindex(A.shape[:-2]):
+        L, D, order, legal[index] = _unpacked(LD[index], pivots[index], hermitian)
+        product = L @ _ldexp(D, -exponent[index]) @ (L.conj() if hermitian else L).T
+        error[index] = _norm(product - A[index][order][:, order])
+    return _ratio(error, n * eps * _norm(A), legal & _finite(LD))
 
 
 @np.errstate(all="ignore")
@@ -327,6 +349,40 @@ def _permutation(pivots: NDArray[Any], m: int) -> NDArray[np.int64]:
         np.put_along_axis(rows, other, rows[..., i, None], -1)
         rows[..., i, None] = moved
     return rows
+
+
+def _mirrored(A: NDArray[Any], hermitian: bool) -> NDArray[Any]:
+    """The symmetric or Hermitian matrix with this lower triangle."""
+    below = np.tril(A, -1).swapaxes(-2, -1)
+    diagonal = A * np.eye(A.shape[-1])
+    if hermitian:
+        below, diagonal = below.conj(), diagonal.real
+    return np.asarray(np.tril(A, -1) + below + diagonal)
+
+
+def _unpacked(
+    LD: NDArray[Any], pivots: NDArray[Any], hermitian: bool
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], bool]:
+    """L with its rows in their last order, D, the row of A in each place, and whether all of it is
+    what sytrf can return.
+    """
+    n = len(LD)
+    L, D, order = np.tril(LD, -1) + np.eye(n), np.zeros_like(LD), np.arange(n)
+    k = 0
+    while k < n:
+        pivot, last = int(pivots[k]), k if pivots[k] > 0 else k + 1
+        other = abs(pivot) - 1
+        if not last <= other < n or int(pivots[min(last, n - 1)]) != pivot:
+            return L, D, order, False
+        D[k, k] = LD[k, k]
+        if last > k:
+            D[last, last], D[last, k], L[last, k] = LD[last, last], LD[last, k], 0
+            D[k, last] = D[last, k].conj() if hermitian else D[last, k]
+        swap, swapped = [last, other], [other, last]
+        L[swap, :k] = L[swapped, :k]
+        order[swap] = order[swapped]
+        k = last + 1
+    return L, D, order, True
 
 
 def _system(A: NDArray[Any], trans: Trans, left: bool) -> NDArray[Any]:
