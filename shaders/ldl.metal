@@ -43,37 +43,25 @@ template <typename R> inline Choice choose(R diagonal, R below, R other, R acros
   return choice;
 }
 
-// The 2 x 2 block ((a, b^H), (b, c)) of D, by its entries over the large b.
+// The 2 x 2 block ((a, b^H), (b, c)) of D as its LU factors: b, which outweighs a, is the pivot.
 template <typename T> struct Block {
-  T a;
   T b;
   T c;
-  T determinant;
-  bool hermitian;
+  T multiplier;
+  T rest;
 };
 
 template <typename T> inline Block<T> block_of(T a, T b, T c, bool hermitian) {
-  const T over_a = quotient(a, adjoint_if(b, hermitian));
-  const T over_c = quotient(c, b);
-  const T determinant = diagonal_entry(mul(over_a, over_c) - one<T>(), hermitian);
-  Block<T> block = {over_a, b, over_c, determinant, hermitian};
+  const T multiplier = quotient(a, b);
+  Block<T> block = {b, c, multiplier, mul_sub(adjoint_if(b, hermitian), multiplier, c)};
   return block;
 }
 
-// One row (u, v) of the two columns times D^-1.
-template <typename T> inline void divide_row(thread T& u, thread T& v, Block<T> block) {
-  const T x = quotient(mul(block.c, u) - v, block.determinant);
-  const T y = quotient(mul(block.a, v) - u, block.determinant);
-  u = quotient(x, adjoint_if(block.b, block.hermitian));
-  v = quotient(y, block.b);
-}
-
-// D^-1 times two entries (u, v) of one column.
-template <typename T> inline void divide_column(thread T& u, thread T& v, Block<T> block) {
-  const T x = quotient(u, adjoint_if(block.b, block.hermitian));
-  const T y = quotient(v, block.b);
-  u = quotient(mul(block.c, x) - y, block.determinant);
-  v = quotient(mul(block.a, y) - x, block.determinant);
+// (u, v) := D^-1 (u, v). With b^H for b this is the row (u, v) D^-1.
+template <typename T> inline void divide(thread T& u, thread T& v, Block<T> block) {
+  const T y = quotient(mul_sub(u, block.multiplier, v), block.rest);
+  u = quotient(mul_sub(v, block.c, y), block.b);
+  v = y;
 }
 
 template <int width, typename R> inline R lane_max(R value) {
@@ -195,7 +183,7 @@ inline void ldl_steps(
         const T b = adjoint_if(first[other_row], hermitian);
         T l1 = adjoint_if(first[member.row], hermitian);
         T l2 = adjoint_if(second[member.row], hermitian);
-        divide_row(l1, l2, block_of(d1, b, d2, hermitian));
+        divide(l1, l2, block_of(d1, adjoint_if(b, hermitian), d2, hermitian));
         if (writes) {
           column[own] = open ? l1 : (own == k ? d1 : (own == last ? b : zero<T>()));
           column[n + own] = open ? l2 : (own == last ? d2 : zero<T>());
@@ -460,13 +448,13 @@ template <typename T, int COLUMNS>
     device T* l1 = own_L + ulong(done) * n;
     device T* l2 = l1 + n;
     if (choice.two) {
-      const Block<T> block = block_of(d1, b, d2, adjoint);
+      const Block<T> block = block_of(d1, adjoint_if(b, adjoint), d2, adjoint);
       for (uint i = k + tid; i < n; i += threads) {
         T x = w1[i];
         T y = w2[i];
         w1[i] = adjoint_if(x, adjoint);
         w2[i] = adjoint_if(y, adjoint);
-        divide_row(x, y, block);
+        divide(x, y, block);
         l1[i] = x;
         l2[i] = y;
         column[i] = i == k ? d1 : (i == end ? b : x);
@@ -623,8 +611,7 @@ template <typename T, int N>
       known = second;
     } else if (roles[i] == FIRST && i + 1 < n) {
       second = x[1];
-      divide_column(
-          known, second, block_of(diagonal[i], corner[i], diagonal[i + 1], hermitian != 0));
+      divide(known, second, block_of(diagonal[i], corner[i], diagonal[i + 1], hermitian != 0));
     } else {
       known = quotient(known, diagonal[i]);
     }
@@ -700,7 +687,7 @@ kernel void ldl_divide(
     T u = x[0];
     T v = x[1];
     const T c = diagonal_entry(entry[next], hermitian != 0);
-    divide_column(u, v, block_of(d, entry[row_stride], c, hermitian != 0));
+    divide(u, v, block_of(d, entry[row_stride], c, hermitian != 0));
     x[0] = u;
     x[1] = v;
   } else if (role == SINGLE) {
