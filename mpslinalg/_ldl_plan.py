@@ -16,6 +16,9 @@ from mpslinalg._triangular_plan import solve_in_place
 SIMD = 32
 # One threadgroup holds the whole matrix, 32 entries to each of its 512 threads.
 GROUP = 128
+# Rows up to which a simdgroup solves for a few columns in threadgroup memory.
+COLUMN_ROWS = 128
+FEW = 4
 # Columns of a panel beyond that, of which one more may be needed to end with a 2 x 2 block: the
 # products have an inner size of 32.
 PANEL = 31
@@ -27,8 +30,8 @@ STRIP = 512
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name == "ldl_solve":
-        if n <= SIMD:
-            return "ldl_solve_simd"
+        if n <= COLUMN_ROWS:
+            return "ldl_solve_simd" if n <= SIMD else "ldl_solve_columns"
         return f"ldl_unpack, {_triangular_plan.regime(name, dtype, batch, n, n, k)}, ldl_divide"
     if n <= GROUP:
         return "ldl_simd" if n <= SIMD else "ldl_group"
@@ -105,6 +108,12 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, hermitian: bool) -> Tensor:
             factors, swaps, right, X, n, k, batch, *strides(factors), swaps.stride(0),
             *strides(right), hermitian,
             threads=(32 * -(-k // width), -(-batch // teams)), group=(32, 1),
+        )  # fmt: skip
+    elif n <= COLUMN_ROWS:
+        columns = 1 if k == 1 else FEW
+        kernel("ldl", "ldl_solve_columns", scalar(LD.dtype), COLUMN_ROWS, columns)(
+            factors, swaps, right, X, n, k, *strides(factors), swaps.stride(0), *strides(right),
+            hermitian, threads=(32 * -(-k // columns), batch), group=(32, 1),
         )  # fmt: skip
     else:
         _solve_blocked(factors, swaps, right, flattened(X), hermitian)

@@ -502,11 +502,15 @@ inline uint role_of(int pivot, uint k, uint role) {
   return role == SECOND ? FIRST : (pivot < 0 && k > 0 ? SECOND : SINGLE);
 }
 
-// After column k was read: its exchange is undone, that of a block after its first column. Pivots
-// are the caller's: one that names no row is taken for the last.
+// Pivots are the caller's: one that names no row is taken for the last.
+inline uint row_of(int pivot, uint n) {
+  return min((pivot < 0 ? uint(-pivot) : uint(pivot)) - 1, n - 1);
+}
+
+// After column k was read: its exchange is undone, that of a block after its first column.
 inline uint moved_by(uint at, int pivot, uint k, uint role, uint n) {
   const uint a = role == FIRST ? k + 1 : k;
-  const uint b = min((pivot < 0 ? uint(-pivot) : uint(pivot)) - 1, n - 1);
+  const uint b = row_of(pivot, n);
   return role == SECOND ? at : (at == a ? b : (at == b ? a : at));
 }
 
@@ -623,6 +627,132 @@ template <typename T, int N>
   simdgroup_barrier(mem_flags::mem_threadgroup);
   store_columns<T, N>(
       x, X + (ulong(matrix) * columns + first) * n, place, n, own_columns, n, source, tile);
+}
+
+// One simdgroup solves for COLUMNS columns of one matrix with n <= ROWS rows, as LAPACK's sytrs
+// does: every exchange and elimination in its turn, L as it lies in memory; the columns lie in
+// threadgroup memory. LD and B have any strides; X is column-major.
+template <typename T, int ROWS, int COLUMNS>
+[[max_total_threads_per_threadgroup(64)]] kernel void ldl_solve_columns(
+    device const T* LD [[buffer(0)]],
+    device const int* pivots [[buffer(1)]],
+    device const T* B [[buffer(2)]],
+    device T* X [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& columns [[buffer(5)]],
+    constant uint& ld_row_stride [[buffer(6)]],
+    constant uint& ld_column_stride [[buffer(7)]],
+    constant long& ld_batch_stride [[buffer(8)]],
+    constant long& pivot_batch_stride [[buffer(9)]],
+    constant uint& row_stride [[buffer(10)]],
+    constant uint& column_stride [[buffer(11)]],
+    constant long& batch_stride [[buffer(12)]],
+    constant uint& hermitian [[buffer(13)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  THREADGROUP_ARRAY(T, x, ROWS * COLUMNS);
+  const bool adjoint = hermitian != 0;
+  const uint first = group.x * uint(COLUMNS);
+  const uint count = min(uint(COLUMNS), columns - first);
+  const long below = long(ld_row_stride);
+  const long right = long(ld_column_stride);
+  device const T* factors = LD + long(group.y) * ld_batch_stride;
+  device const int* swaps = pivots + long(group.y) * pivot_batch_stride;
+  device const T* from = B + long(group.y) * batch_stride + long(first) * long(column_stride);
+  for (uint i = lane; i < n; i += 32) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      x[c * ROWS + int(i)] =
+          uint(c) < count ? from[long(i) * long(row_stride) + c * long(column_stride)] : zero<T>();
+    }
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint k = 0; k < n;) {
+    const bool two = swaps[k] < 0 && k + 1 < n;
+    const uint last = two ? k + 1 : k;
+    device const T* column = factors + long(k) * right;
+    threadgroup T* own = x + lane * uint(ROWS);
+    if (lane < uint(COLUMNS)) {
+      const uint other = row_of(swaps[k], n);
+      const T moved = own[last];
+      own[last] = own[other];
+      own[other] = moved;
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = last + 1 + lane; i < n; i += 32) {
+      const T l1 = column[long(i) * below];
+      const T l2 = two ? column[right + long(i) * below] : zero<T>();
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        T entry = mul_sub(x[c * ROWS + int(i)], l1, x[c * ROWS + int(k)]);
+        if (two) entry = mul_sub(entry, l2, x[c * ROWS + int(last)]);
+        x[c * ROWS + int(i)] = entry;
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    if (lane < uint(COLUMNS)) {
+      const T d1 = diagonal_entry(column[long(k) * below], adjoint);
+      if (two) {
+        T u = own[k];
+        T v = own[last];
+        const T d2 = diagonal_entry(column[right + long(last) * below], adjoint);
+        divide(u, v, block_of(d1, column[long(last) * below], d2, adjoint));
+        own[k] = u;
+        own[last] = v;
+      } else {
+        own[k] = quotient(own[k], d1);
+      }
+    }
+    k = last + 1;
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  // Sums of products come first and the entry last: it outweighs them when D^-1 is large.
+  for (uint end = n; end > 0;) {
+    const bool two = swaps[end - 1] < 0 && end > 1;
+    const uint k = two ? end - 2 : end - 1;
+    device const T* column = factors + long(k) * right;
+    T sum1[COLUMNS];
+    T sum2[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      sum1[c] = zero<T>();
+      sum2[c] = zero<T>();
+    }
+    for (uint i = end + lane; i < n; i += 32) {
+      const T l1 = adjoint_if(column[long(i) * below], adjoint);
+      const T l2 = two ? adjoint_if(column[right + long(i) * below], adjoint) : zero<T>();
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        const T entry = x[c * ROWS + int(i)];
+        sum1[c] = mul_sub(sum1[c], l1, entry);
+        if (two) sum2[c] = mul_sub(sum2[c], l2, entry);
+      }
+    }
+    T own1 = zero<T>();
+    T own2 = zero<T>();
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const T total1 = simd_sum(sum1[c]);
+      const T total2 = simd_sum(sum2[c]);
+      own1 = lane == uint(c) ? total1 : own1;
+      own2 = lane == uint(c) ? total2 : own2;
+    }
+    if (lane < uint(COLUMNS)) {
+      threadgroup T* own = x + lane * uint(ROWS);
+      const uint other = row_of(swaps[k], n);
+      own[k] = own[k] + own1;
+      if (two) own[end - 1] = own[end - 1] + own2;
+      const T moved = own[end - 1];
+      own[end - 1] = own[other];
+      own[other] = moved;
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    end = k;
+  }
+  device T* to = X + (ulong(group.y) * columns + first) * n;
+  for (uint c = 0; c < count; ++c) {
+    for (uint i = lane; i < n; i += 32) to[ulong(c) * n + i] = x[c * uint(ROWS) + i];
+  }
 }
 
 // One thread per row: L below the diagonal, column-major, with its rows in their last order; the
