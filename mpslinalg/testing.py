@@ -96,8 +96,8 @@ def lu_ratio(A: Array, LU: Array, pivots: Array) -> Ratios:
 def ldl_ratio(A: Array, LD: Array, pivots: Array, hermitian: bool = False) -> Ratios:
     """||L D L^T - A|| / (n ||A|| eps) of an LDL factorization (LAPACK's xSYT01 and xHET01).
 
-    ``pivots`` are those of LAPACK's sytrf for the lower triangle. Of A, too, only that is read; with
-    ``hermitian`` the product is L D L^H. Pivots that LAPACK cannot return give inf.
+    ``pivots`` are those of LAPACK's sytrf for the lower triangle, and of A, too, only that is read;
+    with ``hermitian`` the product is L D L^H. Pivots that LAPACK cannot return give inf.
     """
     eps = _eps(LD)
     A, LD, pivots = _host(A), _host(LD), _numpy(pivots)

@@ -58,7 +58,7 @@ template <typename T> inline Block<T> block_of(T a, T b, T c, bool hermitian) {
 }
 
 // (u, v) := D^-1 (u, v). With b^H for b this is the row (u, v) D^-1.
-template <typename T> inline void divide(thread T& u, thread T& v, Block<T> block) {
+template <typename T> inline void solve_block(thread T& u, thread T& v, Block<T> block) {
   const T y = quotient(mul_sub(u, block.multiplier, v), block.rest);
   u = quotient(mul_sub(v, block.c, y), block.b);
   v = y;
@@ -183,7 +183,7 @@ inline void ldl_steps(
         const T b = adjoint_if(first[other_row], hermitian);
         T l1 = adjoint_if(first[member.row], hermitian);
         T l2 = adjoint_if(second[member.row], hermitian);
-        divide(l1, l2, block_of(d1, adjoint_if(b, hermitian), d2, hermitian));
+        solve_block(l1, l2, block_of(d1, adjoint_if(b, hermitian), d2, hermitian));
         if (writes) {
           column[own] = open ? l1 : (own == k ? d1 : (own == last ? b : zero<T>()));
           column[n + own] = open ? l2 : (own == last ? d2 : zero<T>());
@@ -454,7 +454,7 @@ template <typename T, int COLUMNS>
         T y = w2[i];
         w1[i] = adjoint_if(x, adjoint);
         w2[i] = adjoint_if(y, adjoint);
-        divide(x, y, block);
+        solve_block(x, y, block);
         l1[i] = x;
         l2[i] = y;
         column[i] = i == k ? d1 : (i == end ? b : x);
@@ -615,7 +615,7 @@ template <typename T, int N>
       known = second;
     } else if (roles[i] == FIRST && i + 1 < n) {
       second = x[1];
-      divide(known, second, block_of(diagonal[i], corner[i], diagonal[i + 1], hermitian != 0));
+      solve_block(known, second, block_of(diagonal[i], corner[i], diagonal[i + 1], hermitian != 0));
     } else {
       known = quotient(known, diagonal[i]);
     }
@@ -696,7 +696,7 @@ template <typename T, int ROWS, int COLUMNS>
         T u = own[k];
         T v = own[last];
         const T d2 = diagonal_entry(column[right + long(last) * below], adjoint);
-        divide(u, v, block_of(d1, column[long(last) * below], d2, adjoint));
+        solve_block(u, v, block_of(d1, column[long(last) * below], d2, adjoint));
         own[k] = u;
         own[last] = v;
       } else {
@@ -817,7 +817,7 @@ kernel void ldl_divide(
     T u = x[0];
     T v = x[1];
     const T c = diagonal_entry(entry[next], hermitian != 0);
-    divide(u, v, block_of(d, entry[row_stride], c, hermitian != 0));
+    solve_block(u, v, block_of(d, entry[row_stride], c, hermitian != 0));
     x[0] = u;
     x[1] = v;
   } else if (role == SINGLE) {

@@ -160,9 +160,7 @@ def same(a: Any, b: Any) -> bool:
 
 @each_regime
 @each_kind
-def test_powers_of_two_are_exact(
-    dtype: torch.dtype, hermitian: bool, n: int, device: str
-) -> None:
+def test_powers_of_two_are_exact(dtype: torch.dtype, hermitian: bool, n: int, device: str) -> None:
     A = random(1, n, dtype, hermitian)[0]
     scale = torch.exp2(torch.tensor([-80.0, -20.0, 0.0, 20.0, 80.0]))[:, None, None]
     LD, pivots, info = (x.cpu() for x in factor(on(device, A * scale), hermitian))
