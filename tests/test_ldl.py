@@ -43,7 +43,10 @@ def judge(A: Tensor, hermitian: bool, device: str) -> None:
     result = LA.ldl_factor(on(device, A), hermitian=hermitian)
     assert_like_torchs(result, torch.linalg.ldl_factor(A, hermitian=hermitian))
     LD, pivots, info = lapack.sytrf(A, hermitian)
-    compare(testing.ldl_ratio(A, *result, hermitian), testing.ldl_ratio(A, LD, pivots, hermitian))
+    compare(
+        testing.ldl_ratio(A, result.LD, result.pivots, hermitian),
+        testing.ldl_ratio(A, LD, pivots, hermitian),
+    )
     np.testing.assert_array_equal(result.pivots.numpy(force=True), pivots)
     ex = LA.ldl_factor_ex(on(device, A), hermitian=hermitian)
     assert_like_torchs(ex, torch.linalg.ldl_factor_ex(A, hermitian=hermitian))
@@ -52,7 +55,7 @@ def judge(A: Tensor, hermitian: bool, device: str) -> None:
     assert ex.info.tolist() == info.tolist()
     for k in (1, 3):
         B = testing.random((*A.shape[:-1], k), A.dtype, seed=1)
-        X = LA.ldl_solve(*result, on(device, B), hermitian=hermitian)
+        X = LA.ldl_solve(result.LD, result.pivots, on(device, B), hermitian=hermitian)
         assert X.dtype == A.dtype
         assert X.stride() == torch.linalg.ldl_solve(ex.LD.cpu(), ex.pivots.cpu(), B).stride()
         X_lapack = lapack.sytrs(LD, pivots, B, hermitian)
@@ -85,12 +88,13 @@ def test_only_the_lower_triangle_is_read(dtype: torch.dtype, hermitian: bool, de
     for n in (3, 40, 140):
         A = testing.random((n, n), dtype)
         filled = torch.where(torch.ones(n, n).triu(1).bool(), torch.nan, A)
-        ours = LA.ldl_factor(on(device, filled), hermitian=hermitian)
-        theirs = lapack.sytrf(A, hermitian)
+        LD, pivots = LA.ldl_factor(on(device, filled), hermitian=hermitian)
+        LD_lapack, pivots_lapack, _ = lapack.sytrf(A, hermitian)
         compare(
-            testing.ldl_ratio(A, *ours, hermitian), testing.ldl_ratio(A, *theirs[:2], hermitian)
+            testing.ldl_ratio(A, LD, pivots, hermitian),
+            testing.ldl_ratio(A, LD_lapack, pivots_lapack, hermitian),
         )
-        np.testing.assert_array_equal(ours.pivots.numpy(force=True), theirs[1])
+        np.testing.assert_array_equal(pivots.numpy(force=True), pivots_lapack)
 
 
 @pytest.mark.parametrize("n", [5, 40])
@@ -122,16 +126,19 @@ def test_views(dtype: torch.dtype, hermitian: bool, n: int, view: str, device: s
 def test_expanded_and_broadcast(device: str) -> None:
     A = on(device, symmetric((2, 1, 5, 5), torch.complex64, True))
     expanded = LA.ldl_factor(A.expand(2, 3, 5, 5), hermitian=True)
-    factors = LA.ldl_factor(A, hermitian=True)
-    assert all(torch.equal(x, y.expand(x.shape)) for x, y in zip(expanded, factors, strict=True))
+    LD, pivots = LA.ldl_factor(A, hermitian=True)
+    assert torch.equal(expanded.LD, LD.expand(2, 3, 5, 5))
+    assert torch.equal(expanded.pivots, pivots.expand(2, 3, 5))
     B = on(device, testing.random((3, 5, 2), torch.complex64))
-    X = LA.ldl_solve(*factors, B, hermitian=True)
+    X = LA.ldl_solve(LD, pivots, B, hermitian=True)
     # torch broadcasts LD but reads past the end of pivots that are not as many.
-    wide = [x.cpu() for x in expanded]
-    expected = torch.linalg.ldl_solve(*wide, B.cpu().expand(2, 3, 5, 2), hermitian=True)
+    wide = B.expand(2, 3, 5, 2)
+    expected = torch.linalg.ldl_solve(
+        expanded.LD.cpu(), expanded.pivots.cpu(), wide.cpu(), hermitian=True
+    )
     assert X.shape == (2, 3, 5, 2)
     assert X.stride() == expected.stride()
-    assert torch.equal(X, LA.ldl_solve(*expanded, B.expand(2, 3, 5, 2), hermitian=True))
+    assert torch.equal(X, LA.ldl_solve(expanded.LD, expanded.pivots, wide, hermitian=True))
     compare(testing.solve_ratio(A, X, B), testing.solve_ratio(A, expected, B))
 
 
@@ -176,9 +183,9 @@ def test_empty(shape: tuple[int, ...], device: str) -> None:
     assert not ours.info.any()
     for k in (0, 2):
         B = torch.empty(*shape[:-1], k)
-        X = LA.ldl_solve(*ours[:2], B.to(device))
+        X = LA.ldl_solve(ours.LD, ours.pivots, B.to(device))
         assert X.shape == B.shape
-        assert X.stride() == torch.linalg.ldl_solve(*theirs[:2], B).stride()
+        assert X.stride() == torch.linalg.ldl_solve(theirs.LD, theirs.pivots, B).stride()
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
@@ -214,28 +221,27 @@ def test_no_derivative_where_torch_has_none(device: str) -> None:
         LD, pivots = library.ldl_factor(tracked)
         assert LD.requires_grad
         assert not pivots.requires_grad
-    ours, theirs = (
-        [
-            raised(lambda f=f: f(tracked).LD.sum().backward()),
-            raised(lambda f=f: f(tracked, hermitian=True)[0].sum().backward()),
-            raised(lambda s=s: s(tracked, pivots, B).sum().backward()),
+
+    def refused(library: Any) -> list[tuple[type, str]]:
+        factor, solve = library.ldl_factor_ex, library.ldl_solve
+        return [
+            raised(lambda: factor(tracked).LD.sum().backward()),
+            raised(lambda: factor(tracked, hermitian=True).LD.sum().backward()),
+            raised(lambda: solve(tracked, pivots, B).sum().backward()),
         ]
-        for f, s in (
-            (LA.ldl_factor_ex, LA.ldl_solve),
-            (torch.linalg.ldl_factor_ex, torch.linalg.ldl_solve),
-        )
-    )
-    assert ours == theirs
+
+    assert refused(LA) == refused(torch.linalg)
     with forward_ad.dual_level():
-        dual = forward_ad.make_dual(A, A)
-        for function, args in (
-            ("ldl_factor", (dual,)),
-            ("ldl_factor_ex", (dual,)),
-            ("ldl_solve", (dual, pivots, B)),
-        ):
-            error = raised(lambda f=function, a=args: getattr(LA, f)(*a))
-            assert error == raised(lambda f=function, a=args: getattr(torch.linalg, f)(*a))
-            assert error[0] is NotImplementedError
+        dual = forward_ad.make_dual(A, A)  # type: ignore[no-untyped-call]
+
+        def refused_forward(library: Any) -> list[tuple[type, str]]:
+            return [
+                raised(lambda: library.ldl_factor(dual)),
+                raised(lambda: library.ldl_factor_ex(dual)),
+                raised(lambda: library.ldl_solve(dual, pivots, B)),
+            ]
+
+        assert refused_forward(LA) == refused_forward(torch.linalg)
 
 
 def test_out_with_a_gradient(device: str) -> None:

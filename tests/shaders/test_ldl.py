@@ -146,7 +146,7 @@ def test_solve_many_columns(dtype: torch.dtype, hermitian: bool, n: int, device:
     LD, pivots, _ = factor(A, hermitian)
     B = on(device, testing.random((3, n, 67), dtype, seed=1))
     X = _ldl_plan.ldl_solve(LD, pivots, B, hermitian)
-    parts = [_ldl_plan.ldl_solve(LD, pivots, b, hermitian) for b in B.split(33, -1)]
+    parts = [_ldl_plan.ldl_solve(LD, pivots, b, hermitian) for b in B.tensor_split((33, 66), -1)]
     assert torch.equal(X, torch.cat(parts, -1))
 
 
