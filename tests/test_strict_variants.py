@@ -91,7 +91,8 @@ def run_plans(dtype: torch.dtype) -> None:
         _inverse_plan.inv(A.mT)
         for hermitian in (False, True):
             LD, pivots, _ = _ldl_plan.ldl_factor(A, hermitian)
-            _ldl_plan.ldl_solve(LD, pivots, A, hermitian)
+            for B in (A, A[..., :1]):
+                _ldl_plan.ldl_solve(LD, pivots, B, hermitian)
         for m in SIZES:
             LU, pivots, _ = _lu_plan.lu_factor(torch.zeros(2, m, n, dtype=dtype), True)
             _lu_plan.lu_unpack(LU, pivots, True, True)
