@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpslinalg._engines import ENGINES
+
 HALVES = (torch.float16, torch.bfloat16)
 DTYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
 
@@ -57,10 +59,12 @@ def out(given: Any, inputs: tuple[Tensor, ...], *dtypes: torch.dtype) -> bool:
 
 def errors(info: Tensor, name: str, is_matrix: bool) -> None:
     """Raise torch's LinAlgError for the first matrix with info > 0; reads the device."""
-    plain = info.is_cpu and type(info) is Tensor and not torch.compiler.is_compiling()
-    # torch's search starts its threads, which then spin beside those of the next kernel.
-    if plain and not torch._C._are_functorch_transforms_active() and not info.numpy().any():
-        return
+    plain = type(info) is Tensor and not torch.compiler.is_compiling()
+    if plain and not torch._C._are_functorch_transforms_active():
+        # An engine may know a shorter way than torch's, which takes 31 us on an H200.
+        engine = ENGINES[info.device.type]
+        if not engine.any_nonzero(info):
+            return
     torch._linalg_check_errors(info, name, is_matrix=is_matrix)
 
 

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mpslinalg import _check, _lu_plan, _op, _out, _route
+from mpslinalg import _check, _determinant_plan, _lu_plan, _op, _out, _route
 from mpslinalg._lu import factor_constant, permute, solve_factored
 
-regime = _lu_plan.regime
+regime = _determinant_plan.regime
 
-_lu_det = torch.ops.mpslinalg.lu_det.default
+_lu_det = _lu_plan.lu_det_op
+_plain_det = _determinant_plan.det_op
+_plain_slogdet = _determinant_plan.slogdet_op
 
 
 class _Determinant(Function):
@@ -142,12 +144,12 @@ def det(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     if not _route.kernels("det", A):
         result: Tensor = torch.linalg.det(A) if out is None else torch.linalg.det(A, out=out)
         return result
-    _check.same_device("linalg_det", A=A, out=out)
+    if out is not None:
+        _check.same_device("linalg_det", A=A, out=out)
     if not (_check.square(A) and _check.out(out, (A,), A.dtype)):
         refused: Tensor = _check.refuse(torch.linalg.det, A, out=out)
         return refused
-    LU, pivots, _ = factor_constant(A)
-    result = _det(A, LU, pivots)
+    result = _det(A, *factor_constant(A)[:2]) if _op.tracked(A) else _plain_det(A)
     return result if out is None else _out.write(result, out)
 
 
@@ -172,9 +174,12 @@ def slogdet(A: Tensor, *, out: Any = None) -> Any:
     if not _route.kernels("slogdet", A):
         result: Any = torch.linalg.slogdet(A) if out is None else torch.linalg.slogdet(A, out=out)
         return result
-    _check.same_device("linalg_slogdet", A=A, out=out)
+    if out is not None:
+        _check.same_device("linalg_slogdet", A=A, out=out)
     if not (_check.square(A) and _check.out(out, (A,), A.dtype, A.real.dtype)):
         return _check.refuse(torch.linalg.slogdet, A, out=out)
-    LU, pivots, _ = factor_constant(A)
-    function = _differentiable_slogdet if _op.tracked(A) else _slogdet
-    return _out.named("linalg_slogdet", function(A, LU, pivots), out)
+    if _op.tracked(A):
+        results = _differentiable_slogdet(A, *factor_constant(A)[:2])
+    else:
+        results = _plain_slogdet(A)
+    return _out.named("linalg_slogdet", results, out)

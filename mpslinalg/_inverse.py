@@ -10,7 +10,7 @@ from mpslinalg import _check, _inverse_plan, _op, _out, _route
 
 regime = _inverse_plan.regime
 
-_inv = torch.ops.mpslinalg.inv.default
+_inv = _inverse_plan.inv_op
 
 
 class _Inverse(Function):
@@ -76,7 +76,8 @@ def inv(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     if not _route.kernels("inv", A):
         result: Tensor = torch.linalg.inv(A) if out is None else torch.linalg.inv(A, out=out)
         return result
-    _check.same_device("linalg_inv_ex", A=A, out=out)
+    if out is not None:
+        _check.same_device("linalg_inv_ex", A=A, out=out)
     if not (_check.square(A) and _check.out(out, (A,), A.dtype)):
         refused: Tensor = _check.refuse(torch.linalg.inv, A, out=out)
         return refused
@@ -107,7 +108,8 @@ def inv_ex(A: Tensor, *, check_errors: bool = False, out: Any = None) -> Any:
     """
     if not _route.kernels("inv_ex", A):
         return torch.linalg.inv_ex(A, check_errors=check_errors, out=out)
-    _check.same_device("linalg_inv_ex", A=A, out=out)
+    if out is not None:
+        _check.same_device("linalg_inv_ex", A=A, out=out)
     accepted = _check.square(A) and _check.flags(check_errors)
     if not (accepted and _check.out(out, (A,), A.dtype, torch.int32)):
         return _check.refuse(torch.linalg.inv_ex, A, check_errors=check_errors, out=out)

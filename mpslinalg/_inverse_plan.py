@@ -43,6 +43,11 @@ def inv(A: Tensor) -> tuple[Tensor, Tensor]:
             matrices, X, info, n, batch, *strides(matrices),
             threads=(-(-width * batch // 32) * 32,), group=(32,),
         )  # fmt: skip
+    elif (shape := _lu_plan.rows_shape(A.dtype, n, n)) is not None:
+        width, team, threads = shape
+        kernel("inverse", "inverse_rows", scalar(A.dtype), width, team)(
+            matrices, X, info, n, *strides(matrices), threads=(threads * batch,), group=(threads,)
+        )
     else:
         LU, pivots, info = _lu_plan.lu_factor(A, True)
         permutation = _lu_plan.row_permutation(pivots, n)
@@ -58,4 +63,4 @@ def _inv_fake(A: Tensor) -> tuple[Tensor, Tensor]:
     return empty(A.shape, A), empty(A.shape[:-2], A, torch.int32, row_major=True)
 
 
-_op.define("inv(Tensor A) -> (Tensor, Tensor)", inv, _inv_fake)
+inv_op = _op.define("inv(Tensor A) -> (Tensor, Tensor)", inv, _inv_fake)

@@ -12,9 +12,9 @@ from mpslinalg._triangular import operator, solve_triangular
 
 regime = _lu_plan.regime
 
-_factor = torch.ops.mpslinalg.lu_factor.default
-_unpack = torch.ops.mpslinalg.lu_unpack.default
-_solve = torch.ops.mpslinalg.lu_solve.default
+_factor = _lu_plan.lu_factor_op
+_unpack = _lu_plan.lu_unpack_op
+_solve = _lu_plan.lu_solve_op
 
 
 class _LUFactor(Function):
@@ -228,7 +228,8 @@ def lu_factor(A: Tensor, *, pivot: bool = True, out: Any = None) -> Any:
     """
     if not _route.kernels("lu_factor", A, pivot=pivot):
         return torch.linalg.lu_factor(A, pivot=pivot, out=out)
-    _check.same_device("linalg_lu_factor_ex", A=A, out=out)
+    if out is not None:
+        _check.same_device("linalg_lu_factor_ex", A=A, out=out)
     if not (
         _check.matrix(A) and _check.flags(pivot) and _check.out(out, (A,), A.dtype, torch.int32)
     ):
@@ -262,7 +263,8 @@ def lu_factor_ex(
     """
     if not _route.kernels("lu_factor_ex", A, pivot=pivot):
         return torch.linalg.lu_factor_ex(A, pivot=pivot, check_errors=check_errors, out=out)
-    _check.same_device("linalg_lu_factor_ex", A=A, out=out)
+    if out is not None:
+        _check.same_device("linalg_lu_factor_ex", A=A, out=out)
     if not (
         _check.matrix(A)
         and _check.flags(pivot, check_errors)
@@ -299,7 +301,8 @@ def lu(A: Tensor, *, pivot: bool = True, out: Any = None) -> Any:
     """
     if not _route.kernels("lu", A, pivot=pivot):
         return torch.linalg.lu(A, pivot=pivot, out=out)
-    _check.same_device("linalg_lu", A=A, out=out)
+    if out is not None:
+        _check.same_device("linalg_lu", A=A, out=out)
     if not (
         _check.matrix(A)
         and _check.flags(pivot)

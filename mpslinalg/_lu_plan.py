@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mpslinalg import _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, side_by_side, strides
-from mpslinalg._products import subtract_product
+from mpslinalg._products import copy, subtract_product
 from mpslinalg._triangular_plan import solve_in_place
 
 # A matrix in one thread's registers: 4 x 4 complex is 32 of the 128 an Apple GPU has.
@@ -18,6 +18,10 @@ TINY = 4
 DET_TINY = 8
 # A row in each lane of a simdgroup.
 SIMD = 32
+# One threadgroup holds the whole matrix in registers.
+ROWS = 128
+# Bytes of a row that each of its threads keeps.
+ROW_BYTES = 256
 # One threadgroup factors the whole matrix in one launch.
 GROUP = 128
 # Columns of a panel beyond that, between two products.
@@ -48,8 +52,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         solve = "lu_solve_tiny" if n <= TINY else "lu_solve_simd"
     else:
         solve = f"lu_permute, {_triangular_plan.regime(name, dtype, batch, n, n, k)}"
-    det = "lu_det_tiny" if n <= DET_TINY else "lu_det_simd"
-    after = {"solve": solve, "solve_ex": solve, "det": det, "slogdet": det, "lu": "lu_split"}
+    after = {"solve": solve, "solve_ex": solve, "lu": "lu_split"}
     if name in ("lu_solve", "lu_unpack"):
         return solve if name == "lu_solve" else "lu_split"
     return f"{factor}, {after[name]}" if name in after else factor
@@ -62,7 +65,8 @@ def packed(matrices: Tensor) -> bool:
     return step == n * n and {row, column} == {n, 1} and side_by_side(matrices)
 
 
-def _simd_width(n: int) -> int:
+def simd_width(n: int) -> int:
+    """Lanes of the team that owns a matrix of n <= SIMD rows."""
     return 8 if n <= 8 else 16 if n <= 16 else 32
 
 
@@ -94,15 +98,31 @@ def lu_factor(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
                 matrices, LU, pivots, info, row, column, step, pivot, threads=(batch,), group=(64,)
             )
     elif max(m, n) <= SIMD:
-        width = _simd_width(max(m, n))
+        width = simd_width(max(m, n))
         kernel("lu", "lu_simd", scalar(A.dtype), width)(
             matrices, LU, pivots, info, m, n, batch, *strides(matrices), pivot,
             threads=(-(-width * batch // 32) * 32,), group=(32,),
         )  # fmt: skip
+    elif (shape := rows_shape(A.dtype, m, n)) is not None:
+        width, team, threads = shape
+        kernel("lu", "lu_rows", scalar(A.dtype), width, team)(
+            matrices, LU, pivots, info, m, n, *strides(matrices), pivot,
+            threads=(threads * batch,), group=(threads,),
+        )  # fmt: skip
     else:
-        LU.copy_(A)
+        copy(flattened(LU), A)
         _factor_blocked(flattened(LU), pivots, info, pivot)
     return LU, pivots, info
+
+
+def rows_shape(dtype: torch.dtype, m: int, n: int) -> tuple[int, int, int] | None:
+    """Columns a thread, threads a row and threads that hold a matrix in registers, if they can."""
+    team = 1
+    while team * (ROW_BYTES // dtype.itemsize) < n:
+        team *= 2
+    threads = team * _whole_simdgroups(m)
+    width = -(-n // (8 * team)) * 8
+    return (width, team, threads) if max(m, n) <= ROWS and threads <= MAX_THREADS else None
 
 
 def _factor_blocked(LU: Tensor, pivots: Tensor, info: Tensor, pivot: bool) -> None:
@@ -173,7 +193,7 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
             transposed, conjugated, threads=(k, batch), group=group,
         )  # fmt: skip
     elif n <= SIMD:
-        width = _simd_width(n)
+        width = simd_width(n)
         teams = 32 // width
         kernel("lu", "lu_solve_simd", scalar(LU.dtype), width)(
             factors, swaps, right, X, n, k, batch, *strides(factors), swaps.stride(0),
@@ -184,9 +204,10 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
         permutation = row_permutation(swaps, n)
         solution = flattened(X)
         if transposed:
-            solution.copy_(right)
+            copy(solution, right)
             solve_triangles(factors.mT, solution, True, conjugated)
-            right = solution.clone()
+            right = empty(solution.shape, solution)
+            copy(right, solution)
             _permute(right, permutation, solution, inverse=True)
         else:
             _permute(right, permutation, solution, inverse=False)
@@ -294,14 +315,16 @@ def _lu_unpack_fake(
     return P, L, U
 
 
-_op.define(
+lu_factor_op = _op.define(
     "lu_factor(Tensor A, bool pivot) -> (Tensor, Tensor, Tensor)", lu_factor, _lu_factor_fake
 )
-_op.define(
+lu_solve_op = _op.define(
     "lu_solve(Tensor LU, Tensor pivots, Tensor B, int trans) -> Tensor", lu_solve, _lu_solve_fake
 )
-_op.define("lu_det(Tensor LU, Tensor pivots) -> (Tensor, Tensor, Tensor)", lu_det, _lu_det_fake)
-_op.define(
+lu_det_op = _op.define(
+    "lu_det(Tensor LU, Tensor pivots) -> (Tensor, Tensor, Tensor)", lu_det, _lu_det_fake
+)
+lu_unpack_op = _op.define(
     "lu_unpack(Tensor LU, Tensor pivots, bool unpack_data, bool unpack_pivots)"
     " -> (Tensor, Tensor, Tensor)",
     lu_unpack,

@@ -8,11 +8,17 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 from torch.library import Library, register_fake, register_vmap
 
+from mpslinalg._engines import ENGINES, checking
+from mpslinalg._engines.program import Program, apart, record
+
+# Kinds of arguments that an op remembers; each takes some 2 kB.
+MAX_PROGRAMS = 1024
+_UNSEEN = object()
 _LIBRARY = Library("mpslinalg", "DEF")  # type: ignore[no-untyped-call]
 
 
-def define(schema: str, plan: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Make `torch.ops.mpslinalg.<name>` of a launch plan.
+def define(schema: str, plan: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Make `torch.ops.mpslinalg.<name>` of a launch plan, and return the way to call it.
 
     Args:
         schema: torch's schema without the namespace, `inv(Tensor A) -> (Tensor, Tensor)`.
@@ -37,6 +43,55 @@ def define(schema: str, plan: Callable[..., Any], fake: Callable[..., Any]) -> N
         return out, tuple(0 if x.dim() > 0 and x.size(0) == size else None for x in out)
 
     register_vmap(f"mpslinalg::{name}", batched, lib=_LIBRARY)
+    return _short_way(op, plan)
+
+
+def _short_way(op: Callable[..., Any], plan: Callable[..., Any]) -> Callable[..., Any]:
+    """The op, but for plain tensors that nothing in torch watches the plan, and its program."""
+    # None for a kind whose plan has to run each time.
+    programs: dict[tuple[Any, ...], Program | None] = {}
+
+    def call(*args: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return op(*args)
+        tensors: list[Tensor] = []
+        key: list[Any] = []
+        for arg in args:
+            if isinstance(arg, Tensor):
+                if not _plain(arg):
+                    return op(*args)
+                tensors.append(arg)
+                key += (arg.shape, arg.stride(), arg.dtype)
+            else:
+                key.append(arg)
+        device = tensors[0].device
+        engine = ENGINES.get(device.type)
+        watched = torch._C._len_torch_dispatch_stack() != 0
+        if engine is None or watched or tracked(*tensors) or checking(device):
+            return op(*args)
+        kind = (engine, device, *key)
+        program = programs.get(kind, _UNSEEN)
+        if isinstance(program, Program):
+            return program.run(tensors, device)
+        if program is None or not apart(tensors):
+            return plan(*args)
+        if len(programs) == MAX_PROGRAMS:
+            programs.clear()
+        with record(tensors) as recording:
+            results = plan(*args)
+        programs[kind] = recording.program(results, engine.allocate)
+        return results
+
+    return call
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Whether shape, strides and dtype tell all about how to read the tensor."""
+    return (
+        type(tensor) is Tensor
+        and tensor.layout is torch.strided
+        and not (tensor.is_conj() or tensor.is_neg())
+    )
 
 
 def _batch_first(arg: Any, dim: int | None, size: int) -> Any:

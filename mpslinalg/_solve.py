@@ -5,10 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpslinalg import _check, _lu_plan, _op, _out, _route
+from mpslinalg import _check, _lu_plan, _op, _out, _route, _solve_plan
 from mpslinalg._lu import factor_constant, solve_factored
 
-regime = _lu_plan.regime
+regime = _solve_plan.regime
+
+_small = _solve_plan.solve_op
 
 
 def _is_vector(A: Tensor, B: Tensor) -> bool:
@@ -24,13 +26,18 @@ def _accepts(A: Tensor, B: Any, left: bool) -> bool:
 
 
 def _solve(A: Tensor, B: Tensor, left: bool) -> tuple[Tensor, Tensor]:
-    LU, pivots, info = factor_constant(A)
     vector = _is_vector(A, B)
     if vector:
         B = B.unsqueeze(-1)
-    A, LU, pivots, B = _op.broadcast((A, 2), (LU, 2), (pivots, 1), (B, 2))
-    X = solve_factored(A, B if left else B.mT, LU, pivots, 0 if left else 1)
-    X = X if left else X.mT
+    # One matrix for many B is factored once.
+    alike = left and A.shape[:-2] == B.shape[:-2]
+    if alike and A.shape[-1] <= _lu_plan.SIMD and not _op.tracked(A, B):
+        X, info = _small(A, B)
+    else:
+        LU, pivots, info = factor_constant(A)
+        A, LU, pivots, B = _op.broadcast((A, 2), (LU, 2), (pivots, 1), (B, 2))
+        X = solve_factored(A, B if left else B.mT, LU, pivots, 0 if left else 1)
+        X = X if left else X.mT
     if not vector:
         return X, info
     X = X.squeeze(-1)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -10,7 +9,7 @@ from mpslinalg import _op, _triangular_plan
 
 regime = _triangular_plan.regime
 
-_solve = torch.ops.mpslinalg.solve_triangular.default
+_solve = _triangular_plan.solve_triangular_op
 
 
 def operator(A: Tensor, trans: int) -> Tensor:

@@ -94,7 +94,7 @@ def _solve_triangular_fake(
     return empty(B.shape, B)
 
 
-_op.define(
+solve_triangular_op = _op.define(
     "solve_triangular(Tensor A, Tensor B, bool upper, bool unitriangular, int trans) -> Tensor",
     solve_triangular,
     _solve_triangular_fake,

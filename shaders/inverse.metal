@@ -1,4 +1,5 @@
 #include "reduce.h"
+#include "rows.h"
 #include "scalar.h"
 #include "tile.h"
 
@@ -166,6 +167,93 @@ template <typename T, int N>
     // Column j of what stands here belongs to the unit vector of the row that was pivot j.
     const uint column = simd_shuffle(row_of_step, ushort(first_lane + uint(j)));
     if (owns && uint(j) < n) to[column * n] = a[j];
+  }
+}
+
+// One threadgroup inverts one n x n matrix in registers, n <= WIDTH * TEAM, in place by
+// Gauss-Jordan elimination: TEAM threads a row. Rows are swapped in name only. A has any strides; X
+// is column-major. info: the first zero pivot, from 1, else 0.
+template <typename T, int WIDTH, int TEAM>
+[[max_total_threads_per_threadgroup(512)]] kernel void inverse_rows(
+    device const T* A [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& row_stride [[buffer(4)]],
+    constant uint& column_stride [[buffer(5)]],
+    constant long& batch_stride [[buffer(6)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, tile, (tile_entries<T, TEAM>()));
+  THREADGROUP_ARRAY(T, top, WIDTH * TEAM);
+  THREADGROUP_ARRAY(real_t<T>, weights, 16);
+  THREADGROUP_ARRAY(uint, positions, 16);
+  THREADGROUP_ARRAY(uint, row_of_step, WIDTH * TEAM);
+  const RowTeam team = row_team<TEAM>(lane, simd, threads);
+  T a[WIDTH];
+  load_rows<T, WIDTH, TEAM>(
+      a, A + long(group) * batch_stride, n, n, row_stride, column_stride, team, tid, threads, tile);
+  const RowMemory<T> memory = {weights, positions, top, tile};
+  threadgroup T* own_top = top + team.part * uint(WIDTH);
+  uint position = team.row < n ? team.row : UINT_MAX;
+  int failed = 0;
+  // Every step works on entry 0 and passes the others down: after WIDTH steps all are back.
+#pragma unroll(1)
+  for (uint step = 0; step < uint(WIDTH); ++step) {
+#pragma unroll(1)
+    for (uint owner = 0; owner < uint(TEAM); ++owner) {
+      const uint k = step * uint(TEAM) + owner;
+      if (k < n) {
+        const bool eligible = position >= k && position < n;
+        const uint chosen = next_pivot<T, TEAM>(a[0], position, eligible, owner, team, memory);
+        const bool top_row = position == chosen;
+        if (top_row) {
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) own_top[c] = a[c];
+          if (team.part == 0) row_of_step[k] = team.row;
+        }
+        const T entry = TEAM > 1 ? tile[team.row] : a[0];
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        const T pivot = top[owner * uint(WIDTH)];
+        failed = is_zero(pivot) && failed == 0 ? int(k) + 1 : failed;
+        position = top_row ? k : (position == k ? chosen : position);
+        const T inverse = quotient(one<T>(), pivot);
+        const bool by_inverse = has_inverse(pivot);
+        T factor = mul(entry, inverse);
+        if (!by_inverse) factor = quotient(entry, pivot);
+        const bool holds = team.part == owner;
+        if (top_row) {
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) {
+            a[c] = mul(a[c], inverse);
+          }
+          if (!by_inverse) {
+#pragma unroll
+            for (int c = 0; c < WIDTH; ++c) a[c] = quotient(own_top[c], pivot);
+          }
+          a[0] = holds ? inverse : a[0];
+        } else {
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) a[c] = mul_sub(a[c], factor, own_top[c]);
+          a[0] = holds ? zero<T>() - factor : a[0];
+        }
+      }
+    }
+    const T first = a[0];
+#pragma unroll
+    for (int c = 1; c < WIDTH; ++c) a[c - 1] = a[c];
+    a[WIDTH - 1] = first;
+  }
+  if (tid == 0) info[group] = failed;
+  device T* to = X + ulong(group) * n * n + position;
+#pragma unroll
+  for (int c = 0; c < WIDTH; ++c) {
+    const uint k = uint(c) * uint(TEAM) + team.part;
+    // Column k of what stands here belongs to the unit vector of the row that was pivot k.
+    if (position < n && k < n) to[ulong(row_of_step[k]) * n] = a[c];
   }
 }
 

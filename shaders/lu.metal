@@ -1,31 +1,9 @@
+#include "determinant.h"
+#include "elimination.h"
 #include "reduce.h"
+#include "rows.h"
 #include "scalar.h"
 #include "tile.h"
-
-// a := its LU factors in registers. Returns the first zero pivot, from 1, else 0.
-template <typename T, int N>
-inline int factor(thread T (&a)[N][N], device int* pivots, bool pivoting) {
-  int failed = 0;
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    const uint p = pivot_row<T, N>(a, k, pivoting);
-    pivots[k] = int(p) + 1;
-    swap_rows<T, N>(a, k, p);
-    const bool singular = is_zero(a[k][k]);
-    failed = singular && failed == 0 ? k + 1 : failed;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (i > k) {
-        a[i][k] = singular ? a[i][k] : quotient(a[i][k], a[k][k]);
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          if (j > k) a[i][j] = mul_sub(a[i][j], a[i][k], a[k][j]);
-        }
-      }
-    }
-  }
-  return failed;
-}
 
 // One thread factors one N x N matrix of any strides. LU is column-major.
 // info: the first zero pivot, from 1, else 0.
@@ -47,7 +25,10 @@ template <typename T, int N>
 #pragma unroll
     for (int j = 0; j < N; ++j) a[i][j] = from[uint(i) * row_stride + uint(j) * column_stride];
   }
-  info[id] = factor<T, N>(a, pivots + ulong(id) * N, pivoting != 0);
+  int swaps[N];
+  info[id] = factor<T, N>(a, swaps, pivoting != 0);
+#pragma unroll
+  for (int k = 0; k < N; ++k) pivots[ulong(id) * N + uint(k)] = swaps[k];
   device T* to = LU + ulong(id) * (N * N);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
@@ -75,61 +56,12 @@ template <typename T, int N>
   T a[N][N];
   load_packed<T, N>(a, A + ulong(first) * (N * N), count, row_stride, column_stride, lane, tile);
   if (lane < count) {
-    info[first + lane] = factor<T, N>(a, pivots + ulong(first + lane) * N, pivoting != 0);
+    int swaps[N];
+    info[first + lane] = factor<T, N>(a, swaps, pivoting != 0);
+#pragma unroll
+    for (int k = 0; k < N; ++k) pivots[ulong(first + lane) * N + uint(k)] = swaps[k];
   }
   store_packed<T, N>(a, LU + ulong(first) * (N * N), count, lane, tile);
-}
-
-// Where a lane's row stands in the elimination of lu_simd. At step k the rows at positions below k
-// are done; UINT_MAX is the position of a lane without a row.
-struct RowState {
-  uint row;
-  uint first_lane;
-  uint position;
-  int pivot;
-  int failed;
-};
-
-// The steps of lu_simd from N - ACTIVE on. Rows that are done go through the update with l = 0.
-template <typename T, int N, int ACTIVE>
-inline void lu_simd_steps(thread T (&a)[N], thread RowState& state, uint steps, bool pivoting) {
-  constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
-#pragma unroll(1)
-  for (int step = 0; step < STEPS; ++step) {
-    const uint k = uint(N - ACTIVE + step);
-    T l = a[0];
-    if (k < steps) {
-      const bool open = state.position != UINT_MAX && state.position >= k;
-      const bool eligible = open && (pivoting || state.position == k);
-      real_t<T> weight = eligible ? pivot_weight(l) : real_t<T>(-1);
-      // Equal weights fall to the higher row, as in LAPACK; the row comes along in the low bits.
-      uint choice = state.position * 32 + state.row;
-      lane_argmax<N>(weight, choice);
-      const uint pivot_position = choice / 32;
-      const uint pivot_row = choice % 32;
-      const ushort pivot_lane = ushort(state.first_lane + pivot_row);
-      const bool chosen = state.row == pivot_row;
-      state.pivot = state.row == k ? int(pivot_position) + 1 : state.pivot;
-      state.position = chosen ? k : (state.position == k ? pivot_position : state.position);
-      const T pivot = simd_shuffle(l, pivot_lane);
-      const bool singular = is_zero(pivot);
-      state.failed = singular && state.failed == 0 ? int(k) + 1 : state.failed;
-      const bool below = open && !chosen;
-      if (below && !singular) l = quotient(l, pivot);
-      const T factor = below ? l : zero<T>();
-#pragma unroll
-      for (int j = 1; j < ACTIVE; ++j) {
-        T u = simd_shuffle(a[j], pivot_lane);
-        if (j > ACTIVE - STEPS) u = j < ACTIVE - step ? u : zero<T>();
-        a[j - 1] = mul_sub(a[j], factor, u);
-      }
-    } else {
-#pragma unroll
-      for (int j = 1; j < ACTIVE; ++j) a[j - 1] = a[j];
-    }
-    a[ACTIVE - 1] = l;
-  }
-  if constexpr (ACTIVE > STEPS) lu_simd_steps<T, N, ACTIVE - STEPS>(a, state, steps, pivoting);
 }
 
 // N lanes factor one m x n matrix, m, n <= N: a lane owns a row in registers, and rows are swapped
@@ -159,8 +91,8 @@ template <typename T, int N>
       a, A + long(matrix) * batch_stride, matrix < batch, row, m, n, row_stride, column_stride,
       tile + lane / uint(N) * uint(N * (N + 1)));
   const uint steps = min(m, n);
-  RowState state = {row, lane - row, owns ? row : UINT_MAX, 0, 0};
-  lu_simd_steps<T, N, N>(a, state, steps, pivoting != 0);
+  RowState<T> state = {row, lane - row, owns ? row : UINT_MAX, 0, 0, zero<T>()};
+  eliminate_rows<T, N, N>(a, state, steps, pivoting != 0);
   if (matrix < batch) {
     if (row < steps) pivots[ulong(matrix) * steps + row] = state.pivot;
     if (row == 0) info[matrix] = state.failed;
@@ -169,6 +101,133 @@ template <typename T, int N>
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     if (owns && uint(j) < n) to[uint(j) * m] = a[slot<N>(j)];
+  }
+}
+
+// Where a thread of lu_rows stands.
+template <typename T> struct RowElimination {
+  RowTeam team;
+  RowMemory<T> memory;
+  device int* pivots;
+  uint m;
+  uint steps;
+  bool pivoting;
+  uint position;
+  int failed;
+};
+
+// Step k of the elimination, in which part `owner` holds the column at entry 0 of ACTIVE: chooses
+// the pivot, leaves its row in memory.top and the multiplier at entry 0 of the owner. Returns the
+// multiplier, zero where there is nothing to eliminate. All threads of the group call it.
+template <typename T, int WIDTH, int TEAM, int ACTIVE>
+inline T lu_rows_pivot(thread T (&a)[WIDTH], uint k, uint owner, thread RowElimination<T>& state) {
+  if (k >= state.steps) return zero<T>();
+  const RowTeam team = state.team;
+  const bool open = state.position < state.m && state.position >= k;
+  const bool eligible = open && (state.pivoting || state.position == k);
+  const uint chosen =
+      next_pivot<T, TEAM>(a[0], state.position, eligible, owner, team, state.memory);
+  const bool top_row = state.position == chosen;
+  if (top_row) {
+    threadgroup T* top = state.memory.top + team.part * uint(WIDTH);
+#pragma unroll
+    for (int c = 0; c < ACTIVE; ++c) top[c] = a[c];
+  }
+  const T entry = TEAM > 1 ? state.memory.column[team.row] : a[0];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const T diagonal = state.memory.top[owner * uint(WIDTH)];
+  const bool singular = is_zero(diagonal);
+  state.failed = singular && state.failed == 0 ? int(k) + 1 : state.failed;
+  state.position = top_row ? k : (state.position == k ? chosen : state.position);
+  if (team.row == 0 && team.part == 0) state.pivots[k] = int(chosen) + 1;
+  if (!open || top_row || singular) return zero<T>();
+  const T l = quotient(entry, diagonal);
+  if (team.part == owner) a[0] = l;
+  return l;
+}
+
+// The steps of lu_rows on the columns of a part from WIDTH - ACTIVE on: each is TEAM steps of the
+// elimination, the last of which passes the entries down. All threads of the group call it.
+template <typename T, int WIDTH, int TEAM, int ACTIVE>
+inline void lu_rows_steps(thread T (&a)[WIDTH], thread RowElimination<T>& state) {
+  constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
+  const uint part = state.team.part;
+  threadgroup const T* u = state.memory.top + part * uint(WIDTH);
+#pragma unroll(1)
+  for (int step = 0; step < STEPS; ++step) {
+    const uint first = uint(WIDTH - ACTIVE + step) * uint(TEAM);
+    // The last entries may be retired already.
+#pragma unroll(1)
+    for (uint owner = 0; owner + 1 < uint(TEAM); ++owner) {
+      const T l = lu_rows_pivot<T, WIDTH, TEAM, ACTIVE>(a, first + owner, owner, state);
+      if (part > owner) a[0] = mul_sub(a[0], l, u[0]);
+#pragma unroll
+      for (int c = 1; c < ACTIVE; ++c) {
+        const bool active = c <= ACTIVE - STEPS || c < ACTIVE - step;
+        a[c] = mul_sub(a[c], l, active ? u[c] : zero<T>());
+      }
+    }
+    const T l = lu_rows_pivot<T, WIDTH, TEAM, ACTIVE>(a, first + TEAM - 1, TEAM - 1, state);
+    const T retired = a[0];
+#pragma unroll
+    for (int c = 1; c < ACTIVE; ++c) {
+      const bool active = c <= ACTIVE - STEPS || c < ACTIVE - step;
+      a[c - 1] = mul_sub(a[c], l, active ? u[c] : zero<T>());
+    }
+    a[ACTIVE - 1] = retired;
+  }
+  if constexpr (ACTIVE > STEPS) lu_rows_steps<T, WIDTH, TEAM, ACTIVE - STEPS>(a, state);
+}
+
+// One threadgroup factors one m x n matrix in registers, n <= WIDTH * TEAM: TEAM threads a row.
+// Rows are swapped in name only: a thread knows the position of its row. A has any strides; LU is
+// column-major. info: the first zero pivot, from 1, else 0.
+template <typename T, int WIDTH, int TEAM>
+[[max_total_threads_per_threadgroup(512)]] kernel void lu_rows(
+    device const T* A [[buffer(0)]],
+    device T* LU [[buffer(1)]],
+    device int* pivots [[buffer(2)]],
+    device int* info [[buffer(3)]],
+    constant uint& m [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant uint& row_stride [[buffer(6)]],
+    constant uint& column_stride [[buffer(7)]],
+    constant long& batch_stride [[buffer(8)]],
+    constant uint& pivoting [[buffer(9)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, tile, (tile_entries<T, TEAM>()));
+  THREADGROUP_ARRAY(T, top, WIDTH * TEAM);
+  THREADGROUP_ARRAY(real_t<T>, weights, 16);
+  THREADGROUP_ARRAY(uint, positions, 16);
+  const RowTeam team = row_team<TEAM>(lane, simd, threads);
+  T a[WIDTH];
+  load_rows<T, WIDTH, TEAM>(
+      a, A + long(group) * batch_stride, m, n, row_stride, column_stride, team, tid, threads, tile);
+  // What is read of it before the first pivot is multiplied by zero.
+  for (uint c = tid; c < uint(WIDTH * TEAM); c += threads) top[c] = zero<T>();
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint steps = min(m, n);
+  RowElimination<T> state = {
+      team,
+      {weights, positions, top, tile},
+      pivots + ulong(group) * steps,
+      m,
+      steps,
+      pivoting != 0,
+      team.row < m ? team.row : UINT_MAX,
+      0};
+  lu_rows_steps<T, WIDTH, TEAM, WIDTH>(a, state);
+  const uint position = state.position;
+  if (tid == 0) info[group] = state.failed;
+  device T* to = LU + ulong(group) * m * n + position;
+#pragma unroll
+  for (int c = 0; c < WIDTH; ++c) {
+    const uint column = uint(c) * uint(TEAM) + team.part;
+    if (position < m && column < n) to[ulong(column) * m] = a[slot<WIDTH>(c)];
   }
 }
 
@@ -907,33 +966,15 @@ template <typename T, int N>
       x, X + (ulong(matrix) * columns + first) * n, place, n, own_columns, n, target, tile);
 }
 
-// The determinant as mantissa times 2^exponent, so that no product of some of the pivots overflows
-// or underflows where all of them together do not.
-template <typename T> struct Determinant {
-  T mantissa;
-  int exponent;
-};
-
 // Times the pivots first, first + step, ... of n, and their signs.
 template <typename T>
 inline Determinant<T> multiply_pivots(
     device const T* diagonal, device const int* swaps, uint first, uint step, uint n, long stride) {
   Determinant<T> det = {one<T>(), 0};
   for (uint i = first; i < n; i += step) {
-    const T pivot = normalized(diagonal[long(i) * stride], det.exponent);
-    det.mantissa = normalized(mul(det.mantissa, pivot), det.exponent);
-    if (swaps[i] != int(i) + 1) det.mantissa = zero<T>() - det.mantissa;
+    multiply_pivot<T>(det, diagonal[long(i) * stride], swaps[i] != int(i) + 1);
   }
   return det;
-}
-
-template <typename T>
-inline void store_determinant(
-    Determinant<T> value, uint matrix, device T* det, device T* sign, device real_t<T>* logabsdet) {
-  typedef real_t<T> R;
-  det[matrix] = scale(value.mantissa, value.exponent);
-  sign[matrix] = direction(value.mantissa);
-  logabsdet[matrix] = log(modulus(value.mantissa)) + R(value.exponent) * log(R(2));
 }
 
 // One thread does one matrix.
@@ -952,7 +993,9 @@ template <typename T>
   const Determinant<T> value = multiply_pivots<T>(
       LU + long(matrix) * batch_stride, pivots + long(matrix) * pivot_batch_stride, 0u, 1u, n,
       diagonal_stride);
-  store_determinant<T>(value, matrix, det, sign, logabsdet);
+  det[matrix] = determinant<T>(value);
+  sign[matrix] = sign_of<T>(value);
+  logabsdet[matrix] = log_of<T>(value);
 }
 
 // One simdgroup does one matrix.
@@ -972,11 +1015,10 @@ template <typename T>
   Determinant<T> value = multiply_pivots<T>(
       LU + long(matrix) * batch_stride, pivots + long(matrix) * pivot_batch_stride, lane, 32u, n,
       diagonal_stride);
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const T other = simd_shuffle_xor(value.mantissa, ushort(distance));
-    value.exponent += simd_shuffle_xor(value.exponent, ushort(distance));
-    value.mantissa = normalized(mul(value.mantissa, other), value.exponent);
+  value = multiply_lanes<T, 32>(value);
+  if (lane == 0) {
+    det[matrix] = determinant<T>(value);
+    sign[matrix] = sign_of<T>(value);
+    logabsdet[matrix] = log_of<T>(value);
   }
-  if (lane == 0) store_determinant<T>(value, matrix, det, sign, logabsdet);
 }

@@ -1,9 +1,19 @@
 // Searches over the lanes of a simdgroup. Call them in uniform flow only.
 
+// The largest weight of a simdgroup. Weights are not negative, or -1: so their bits order as they
+// do, and the largest integer is one instruction where the largest float is many.
+template <typename R> inline R simd_max_weight(R weight) {
+  if constexpr (sizeof(R) == sizeof(int)) {
+    return as_type<R>(simd_max(as_type<int>(weight)));
+  } else {
+    return simd_max(weight);
+  }
+}
+
 // Over each run of `width` lanes: the largest weight, and the smallest index that has it.
 template <int width, typename R> inline void lane_argmax(thread R& weight, thread uint& index) {
   if constexpr (width == 32) {
-    const R best = simd_max(weight);
+    const R best = simd_max_weight(weight);
     index = simd_min(weight == best ? index : UINT_MAX);
     weight = best;
   } else {

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
-from . import cpu, cuda, metal, source
+from . import cpu, cuda, metal, program, source
+from .engine import Argument, Engine, Launcher
 from .source import Buffer, ShaderError
 
 __all__ = [
     "ENGINES",
     "Kernel",
     "ShaderError",
+    "checking",
     "empty",
     "flattened",
     "kernel",
@@ -24,26 +25,6 @@ __all__ = [
     "side_by_side",
     "strides",
 ]
-
-Argument = torch.Tensor | int | float
-
-
-class Launcher(Protocol):
-    """One compiled variant on one engine."""
-
-    def __call__(
-        self, arguments: Sequence[Argument], threads: tuple[int, ...], group: tuple[int, ...]
-    ) -> None: ...
-
-
-class Engine(Protocol):
-    """Compiles variants of kernels for one kind of device."""
-
-    name: str
-    side_by_side: bool
-
-    def compile(self, shader: str, name: str, template: tuple[str, ...]) -> Launcher: ...
-
 
 ENGINES: dict[str, Engine] = {"mps": metal.ENGINE, "cuda": cuda.ENGINE, "cpu": cpu.ENGINE}
 
@@ -94,6 +75,8 @@ class Kernel:
             self._launchers[engine] = launcher
             launched.add((self.shader, self.name, self.template))
         launcher(arguments, threads, group)
+        if program.current.recording is not None:
+            program.current.recording.launched.append((launcher, arguments, threads, group))
 
     def _check(self, arguments: Sequence[Argument], device: torch.device) -> None:
         """Refuse what the signature does not take. Once a variant: our own code calls."""
@@ -141,20 +124,25 @@ def empty(
     row-major tensor, which torch.autograd.Function would treat as one.
     """
     dtype = like.dtype if dtype is None else dtype
-    if row_major or len(shape) < 2:
-        result = torch.empty(shape, dtype=dtype, device=like.device)
-    else:
-        *batch, m, n = shape
-        step = max(m, 1)
-        steps = [step, 1]
-        step *= max(n, 1)
-        for size in reversed(batch):
-            steps.append(step)
-            step *= max(size, 1)
-        result = torch.empty_strided(shape, steps[::-1], dtype=dtype, device=like.device)
+    inner_first = list(reversed(range(len(shape))))
+    if not row_major:
+        inner_first[:2] = inner_first[1::-1]
+    steps, step = [1] * len(shape), 1
+    for axis in inner_first:
+        steps[axis] = step
+        step *= max(shape[axis], 1)
+    result = torch.empty_strided(shape, steps, dtype=dtype, device=like.device)
     if result.is_cpu and cpu.checking():
         result.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else UNWRITTEN)
+    if program.current.recording is not None:
+        allocation = program.Allocation(tuple(shape), tuple(steps), dtype)
+        program.current.recording.allocated.append((result, allocation))
     return result
+
+
+def checking(device: torch.device) -> bool:
+    """Whether launches on a device are checked."""
+    return device.type == "cpu" and cpu.checking()
 
 
 def side_by_side(tensor: torch.Tensor) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from . import cache, source
+from .engine import Argument, Engine, Launcher
 from .source import Buffer, Index, ShaderError, Signature, Value
 
 _COMPILERS = ("c++", "clang++", "g++")
@@ -232,7 +233,7 @@ def _unrolled(text: str) -> str:
     return text.replace("#pragma unroll\n", "#pragma GCC unroll 16\n") if gcc else text
 
 
-class _CpuLauncher:
+class _CpuLauncher(Launcher):
     def __init__(
         self, shader_text: str, what: str, signature: Signature, template: tuple[str, ...]
     ):
@@ -255,7 +256,7 @@ class _CpuLauncher:
 
     def __call__(
         self,
-        arguments: Sequence[torch.Tensor | int | float],
+        arguments: Sequence[Argument],
         threads: tuple[int, ...],
         group: tuple[int, ...],
     ) -> None:
@@ -326,7 +327,7 @@ def _extent(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-class CpuEngine:
+class CpuEngine(Engine):
     """Runs kernels on CPU tensors."""
 
     name = "cpu"
@@ -342,6 +343,11 @@ class CpuEngine:
         """The same from a shader text at hand."""
         signature = source.signatures(shader_text)[name]
         return _CpuLauncher(shader_text, f"{what}<{', '.join(template)}>", signature, template)
+
+    def any_nonzero(self, info: torch.Tensor) -> bool:
+        """Whether any entry is nonzero."""
+        # torch's search starts its threads, which then spin beside those of the next kernel.
+        return bool(info.numpy().any())
 
 
 ENGINE = CpuEngine()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from . import source
+from .engine import Argument, Engine, Launcher
 from .source import ShaderError, Value
 
 PROLOGUE = (
@@ -38,21 +39,21 @@ def library_text(shader: str, *variants: tuple[str, tuple[str, ...]]) -> str:
     return f'{PROLOGUE}{source.text(shader)}\n#line 1 "variants"\n{lines}'
 
 
-class _MetalLauncher:
+class _MetalLauncher(Launcher):
     def __init__(self, function: Callable[..., Any], casts: dict[int, str]) -> None:
         self._function = function
         self._casts = casts or None
 
     def __call__(
         self,
-        arguments: Sequence[torch.Tensor | int | float],
+        arguments: Sequence[Argument],
         threads: tuple[int, ...],
         group: tuple[int, ...],
     ) -> None:
         self._function(*arguments, threads=threads, group_size=group, arg_casts=self._casts)
 
 
-class MetalEngine:
+class MetalEngine(Engine):
     """Runs kernels on tensors of an Apple GPU."""
 
     name = "metal"

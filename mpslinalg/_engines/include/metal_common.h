@@ -41,6 +41,15 @@ MPSL_ELEMENTWISE(-)
 #undef MPSL_ELEMENTWISE
 template <typename E> MPSL_INLINE vec<E, 2> operator-(vec<E, 2> a) { return vec<E, 2>(-a.x, -a.y); }
 
+template <typename To, typename From> MPSL_INLINE To as_type(From x) {
+  static_assert(sizeof(To) == sizeof(From), "as_type keeps the size");
+  union {
+    From from;
+    To to;
+  } bits = {x};
+  return bits.to;
+}
+
 // CUDA has vector types of its own under these names; the shaders mean Metal's.
 #define float2 metal_float2
 #define float3 metal_float3

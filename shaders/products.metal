@@ -1,0 +1,132 @@
+#include "scalar.h"
+
+// C := C - op(A) B in tiles of 64 x 64 of C, one to a group of 256 threads, which have 4 x 4
+// entries each; op conjugates or does not. All matrices have any strides, C is column-major.
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void products_subtract(
+    device const T* A [[buffer(0)]],
+    device const T* B [[buffer(1)]],
+    device T* C [[buffer(2)]],
+    constant uint& m [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& inner [[buffer(5)]],
+    constant uint& a_row_stride [[buffer(6)]],
+    constant uint& a_column_stride [[buffer(7)]],
+    constant long& a_batch_stride [[buffer(8)]],
+    constant uint& b_row_stride [[buffer(9)]],
+    constant uint& b_column_stride [[buffer(10)]],
+    constant long& b_batch_stride [[buffer(11)]],
+    constant uint& c_column_stride [[buffer(12)]],
+    constant long& c_batch_stride [[buffer(13)]],
+    constant uint& conjugated [[buffer(14)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  constexpr int SIDE = 64;
+  constexpr int DEPTH = 16;
+  constexpr int OWN = 4;
+  constexpr uint LANES = SIDE / OWN;
+  THREADGROUP_ARRAY(T, a_tile, DEPTH * (SIDE + 1));
+  THREADGROUP_ARRAY(T, b_tile, DEPTH * (SIDE + 1));
+  device const T* a_matrix = A + long(group.z) * a_batch_stride;
+  device const T* b_matrix = B + long(group.z) * b_batch_stride;
+  const uint row = group.x * SIDE;
+  const uint column = group.y * SIDE;
+  const uint i = tid % LANES;
+  const uint j = tid / LANES;
+  T sum[OWN][OWN];
+#pragma unroll
+  for (int r = 0; r < OWN; ++r) {
+#pragma unroll
+    for (int c = 0; c < OWN; ++c) sum[r][c] = zero<T>();
+  }
+  const bool a_along_rows = a_column_stride < a_row_stride;
+  const bool b_along_rows = b_column_stride < b_row_stride;
+  for (uint first = 0; first < inner; first += DEPTH) {
+#pragma unroll
+    for (uint e = tid; e < uint(SIDE * DEPTH); e += 256) {
+      const uint ai = a_along_rows ? e / DEPTH : e % SIDE;
+      const uint ak = a_along_rows ? e % DEPTH : e / SIDE;
+      T entry = zero<T>();
+      if (row + ai < m && first + ak < inner) {
+        entry = a_matrix
+            [long(row + ai) * long(a_row_stride) + long(first + ak) * long(a_column_stride)];
+      }
+      a_tile[ak * (SIDE + 1) + ai] = conjugated != 0 ? conj(entry) : entry;
+      const uint bj = b_along_rows ? e % SIDE : e / DEPTH;
+      const uint bk = b_along_rows ? e / SIDE : e % DEPTH;
+      entry = zero<T>();
+      if (column + bj < n && first + bk < inner) {
+        entry = b_matrix
+            [long(first + bk) * long(b_row_stride) + long(column + bj) * long(b_column_stride)];
+      }
+      b_tile[bk * (SIDE + 1) + bj] = entry;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(4)
+    for (uint k = 0; k < uint(DEPTH); ++k) {
+      T a[OWN];
+      T b[OWN];
+#pragma unroll
+      for (int r = 0; r < OWN; ++r) {
+        a[r] = a_tile[k * (SIDE + 1) + uint(r) * LANES + i];
+        b[r] = b_tile[k * (SIDE + 1) + uint(r) * LANES + j];
+      }
+#pragma unroll
+      for (int r = 0; r < OWN; ++r) {
+#pragma unroll
+        for (int c = 0; c < OWN; ++c) sum[r][c] = mul_sub(sum[r][c], a[r], b[c]);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  device T* c_matrix = C + long(group.z) * c_batch_stride;
+#pragma unroll
+  for (int c = 0; c < OWN; ++c) {
+    const uint c_column = column + uint(c) * LANES + j;
+#pragma unroll
+    for (int r = 0; r < OWN; ++r) {
+      const uint c_row = row + uint(r) * LANES + i;
+      if (c_row < m && c_column < n) {
+        device T* entry = c_matrix + ulong(c_column) * c_column_stride + c_row;
+        *entry = *entry + sum[r][c];
+      }
+    }
+  }
+}
+
+// X := B, B of any strides and X column-major, in tiles of 32 x 32: both are walked along memory.
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void products_copy(
+    device const T* B [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    constant uint& m [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& row_stride [[buffer(4)]],
+    constant uint& column_stride [[buffer(5)]],
+    constant long& batch_stride [[buffer(6)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, tile, 32 * 33);
+  device const T* from = B + long(group.z) * batch_stride;
+  const uint row = group.x * 32;
+  const uint column = group.y * 32;
+  const bool along_rows = column_stride < row_stride;
+#pragma unroll
+  for (uint e = tid; e < 32 * 32; e += 256) {
+    const uint i = along_rows ? e / 32 : e % 32;
+    const uint j = along_rows ? e % 32 : e / 32;
+    if (row + i < m && column + j < n) {
+      tile[j * 33 + i] =
+          from[long(row + i) * long(row_stride) + long(column + j) * long(column_stride)];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+  for (uint e = tid; e < 32 * 32; e += 256) {
+    const uint i = e % 32;
+    const uint j = e / 32;
+    if (row + i < m && column + j < n) {
+      X[(ulong(group.z) * n + column + j) * m + row + i] = tile[j * 33 + i];
+    }
+  }
+}
