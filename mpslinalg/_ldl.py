@@ -11,8 +11,8 @@ from mpslinalg import _check, _ldl_plan, _op, _out, _route
 
 regime = _ldl_plan.regime
 
-_factor = torch.ops.mpslinalg.ldl_factor.default
-_solve = torch.ops.mpslinalg.ldl_solve.default
+_factor = _ldl_plan.ldl_factor_op
+_solve = _ldl_plan.ldl_solve_op
 
 # What torch takes for pivots.
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

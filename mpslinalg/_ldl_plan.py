@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mpslinalg import _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import subtract_product
+from mpslinalg._products import copy, subtract_product
 from mpslinalg._triangular_plan import solve_in_place
 
 # A row in each lane of a simdgroup.
@@ -63,7 +63,7 @@ def ldl_factor(A: Tensor, hermitian: bool) -> tuple[Tensor, Tensor, Tensor]:
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
     else:
-        LD.copy_(A)
+        copy(flattened(LD), A)
         _factor_blocked(flattened(LD), pivots, info, hermitian)
     return LD, pivots, info
 
@@ -84,7 +84,7 @@ def _factor_blocked(LD: Tensor, pivots: Tensor, info: Tensor, hermitian: bool) -
             stop = min(start + STRIP, n)
             subtract_product(LD[:, start:, start:stop], L[:, start:], W[:, start:stop].mT)
     # The products reached above the diagonal, where the values of A were.
-    LD.mT.triu_()
+    kernel("ldl", "ldl_clear", scalar(LD.dtype))(LD, n, threads=(n, n, batch), group=(64, 1, 1))
 
 
 def _ldl_factor_fake(A: Tensor, hermitian: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -143,12 +143,12 @@ def _ldl_solve_fake(LD: Tensor, pivots: Tensor, B: Tensor, hermitian: bool) -> T
     return empty(B.shape, B)
 
 
-_op.define(
+ldl_factor_op = _op.define(
     "ldl_factor(Tensor A, bool hermitian) -> (Tensor, Tensor, Tensor)",
     ldl_factor,
     _ldl_factor_fake,
 )
-_op.define(
+ldl_solve_op = _op.define(
     "ldl_solve(Tensor LD, Tensor pivots, Tensor B, bool hermitian) -> Tensor",
     ldl_solve,
     _ldl_solve_fake,

@@ -64,15 +64,16 @@ template <typename T> inline void solve_block(thread T& u, thread T& v, Block<T>
   v = y;
 }
 
-template <int width, typename R> inline R lane_max(R value) {
+// Over each run of `width` lanes: the largest weight.
+template <int width, typename R> inline R lane_max(R weight) {
   if constexpr (width == 32) {
-    return simd_max(value);
+    return simd_max_weight(weight);
   } else {
 #pragma unroll
     for (int distance = width / 2; distance > 0; distance /= 2) {
-      value = max(value, simd_shuffle_xor(value, ushort(distance)));
+      weight = max(weight, simd_shuffle_xor(weight, ushort(distance)));
     }
-    return value;
+    return weight;
   }
 }
 
@@ -355,7 +356,7 @@ inline real_t<T> updated_column(
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   const bool filled = view.lane < view.threads / 32;
   const R candidate = filled ? view.weights[view.lane] : R(-1);
-  const R best = simd_max(candidate);
+  const R best = simd_max_weight(candidate);
   row = simd_min(filled && candidate == best ? view.rows[view.lane] : UINT_MAX);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   return max(best, R(0));
@@ -490,6 +491,15 @@ template <typename T, int COLUMNS>
     next[group] = int(k);
     info[group] = failed;
   }
+}
+
+// One thread per entry: above the diagonal LD is zero.
+template <typename T>
+kernel void ldl_clear(
+    device T* LD [[buffer(0)]],
+    constant uint& n [[buffer(1)]],
+    uint3 id [[thread_position_in_grid]]) {
+  if (id.x < id.y) LD[(ulong(id.z) * n + id.y) * n + id.x] = zero<T>();
 }
 
 // What a row of D is: a pivot of its own, or the first or second row of a 2 x 2 block.
