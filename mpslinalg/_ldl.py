@@ -121,11 +121,14 @@ def _refuse_gradient_to_out(name: str, out: Any, *inputs: Tensor) -> None:
 def _check_errors(info: Tensor, name: str, is_matrix: bool) -> None:
     """LinAlgError for the first zero on the diagonal of D; reads the device.
 
-    torch takes it for an error of its own: "INTERNAL ASSERT FAILED ..., please report a bug".
+    torch takes it for an error of its own: "INTERNAL ASSERT FAILED ..., please report a bug". Under
+    vmap and torch.compile, where info is not to be looked at, its words remain.
     """
     try:
         _check.errors(info, name, is_matrix)
     except RuntimeError:
+        if torch._C._are_functorch_transforms_active():
+            raise
         first = int(info.flatten().nonzero()[0])
         i = int(info.flatten()[first])
         where = "" if is_matrix else f"(Batch element {first}): "
