@@ -69,8 +69,8 @@ def families(n: int, dtype: torch.dtype, hermitian: bool) -> dict[str, Tensor]:
         # These are exact, so that their zero pivots are, too.
         "zero": torch.zeros(n, n, dtype=dtype),
         "rank_one": torch.ones(n, n, dtype=dtype),
-        "ends_in_zeros": A * (torch.arange(n) < n // 2) * (torch.arange(n)[:, None] < n // 2),
         "skew": symmetric(lower, hermitian),
+        "ends_in_zeros": A * (torch.arange(n) < n // 2) * (torch.arange(n)[:, None] < n // 2),
     }
     return {name: matrix.to(dtype) for name, matrix in made.items()}
 
