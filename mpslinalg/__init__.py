@@ -10,6 +10,9 @@ from mpslinalg._determinant import det as det
 from mpslinalg._determinant import slogdet as slogdet
 from mpslinalg._inverse import inv as inv
 from mpslinalg._inverse import inv_ex as inv_ex
+from mpslinalg._ldl import ldl_factor as ldl_factor
+from mpslinalg._ldl import ldl_factor_ex as ldl_factor_ex
+from mpslinalg._ldl import ldl_solve as ldl_solve
 from mpslinalg._lu import lu as lu
 from mpslinalg._lu import lu_factor as lu_factor
 from mpslinalg._lu import lu_factor_ex as lu_factor_ex

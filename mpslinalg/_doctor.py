@@ -21,6 +21,7 @@ from mpslinalg import testing
 from mpslinalg._engines import cpu
 
 LU_SIZES = (3, 8, 16, 32, 64, 100, 300)  # one in each regime
+LDL_SIZES = (3, 8, 16, 32, 64, 100, 300)
 CHOLESKY_SIZES = (3, 8, 16, 32, 64, 100, 200, 300)
 # float32 carries 24 bits and loses about two in a product of this size; TF32 carries 11.
 FULL_PRECISION_BITS = 20.0
@@ -169,8 +170,37 @@ def _cholesky_row(name: str, device: torch.device, dtype: torch.dtype, n: int) -
     return Row(name, "ok" if right else "FAIL", detail)
 
 
+def ldl_rows(device: torch.device) -> Iterator[Row]:
+    for dtype in (torch.float32, torch.complex64):
+        for n in LDL_SIZES:
+            name = f"ldl {str(dtype).removeprefix('torch.')} {n}"
+            yield _checked(name, _ldl_row, device, dtype, n)
+
+
+def _ldl_row(name: str, device: torch.device, dtype: torch.dtype, n: int) -> Row:
+    generator = torch.Generator().manual_seed(n)
+    A, B = torch.randn(2, 3, n, n, dtype=dtype, generator=generator).to(device).unbind()
+    ratios = {}
+    for kind, hermitian, symmetric in (
+        ("symmetric", False, A + A.mT),
+        ("hermitian", True, A + A.mH),
+    ):
+        with LA.use("kernels"):
+            LD, pivots = LA.ldl_factor(symmetric, hermitian=hermitian)
+            X = LA.ldl_solve(LD, pivots, B, hermitian=hermitian)
+        ratios[kind] = testing.ldl_ratio(symmetric, LD, pivots, hermitian).max()
+        ratios["solve"] = max(ratios.get("solve", 0.0), testing.solve_ratio(symmetric, X, B).max())
+    right = all(ratio < testing.LU_THRESHOLD for ratio in ratios.values())
+    detail = ", ".join(f"{part} {ratio:.2g}" for part, ratio in ratios.items())
+    return Row(name, "ok" if right else "FAIL", detail)
+
+
 # One function a family; each yields its rows.
-FAMILIES: tuple[Callable[[torch.device], Iterator[Row]], ...] = (lu_rows, cholesky_rows)
+FAMILIES: tuple[Callable[[torch.device], Iterator[Row]], ...] = (
+    lu_rows,
+    cholesky_rows,
+    ldl_rows,
+)
 
 
 def _checked(name: str, check: Callable[..., Row], *arguments: object) -> Row:

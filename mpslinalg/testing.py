@@ -31,6 +31,7 @@ __all__ = [
     "forward_ratio",
     "general",
     "inverse_ratio",
+    "ldl_ratio",
     "lu_ratio",
     "positive_definite",
     "random",
@@ -110,6 +111,27 @@ def cholesky_ratio(A: Array, L: Array, upper: bool = False) -> Ratios:
     adjoint = L.conj().swapaxes(-2, -1)
     error = _norm((adjoint @ L if upper else L @ adjoint) - A)
     return _ratio(error, A.shape[-1] * eps * _norm(A), _finite(L))
+
+
+@np.errstate(all="ignore")
+def ldl_ratio(A: Array, LD: Array, pivots: Array, hermitian: bool = False) -> Ratios:
+    """||L D L^T - A|| / (n ||A|| eps) of an LDL factorization (LAPACK's xSYT01 and xHET01).
+
+    ``pivots`` are those of LAPACK's sytrf for the lower triangle, and of A, too, only that is read;
+    with ``hermitian`` the product is L D L^H. Pivots that LAPACK cannot return give inf.
+    """
+    eps = _eps(LD)
+    A, LD, pivots = _host(A), _host(LD), _numpy(pivots)
+    n = A.shape[-1]
+    A = _mirrored(A, hermitian)
+    exponent = _exponent(A)
+    A = _ldexp(A, -exponent)
+    error, legal = np.zeros(A.shape[:-2]), np.ones(A.shape[:-2], bool)
+    for index in np.ndindex(A.shape[:-2]):
+        L, D, order, legal[index] = _unpacked(LD[index], pivots[index], hermitian)
+        product = L @ _ldexp(D, -exponent[index]) @ (L.conj() if hermitian else L).T
+        error[index] = _norm(product - A[index][order][:, order])
+    return _ratio(error, n * eps * _norm(A), legal & _finite(LD))
 
 
 @np.errstate(all="ignore")
@@ -392,6 +414,40 @@ def positive_definite(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Mat
         if zero is not None:
             A[zero], A[:, zero] = 0.0, 0.0
         yield Matrix(name, _rounded(A * scale, dtype, tiny), 0 if zero is None else zero + 1)
+
+
+def _mirrored(A: NDArray[Any], hermitian: bool) -> NDArray[Any]:
+    """The symmetric or Hermitian matrix with this lower triangle."""
+    below = np.tril(A, -1).swapaxes(-2, -1)
+    diagonal = A * np.eye(A.shape[-1])
+    if hermitian:
+        below, diagonal = below.conj(), diagonal.real
+    return np.asarray(np.tril(A, -1) + below + diagonal)
+
+
+def _unpacked(
+    LD: NDArray[Any], pivots: NDArray[Any], hermitian: bool
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], bool]:
+    """L with its rows in their last order, D, the row of A in each place, and whether all of it is
+    what sytrf can return.
+    """
+    n = len(LD)
+    L, D, order = np.tril(LD, -1) + np.eye(n), np.zeros_like(LD), np.arange(n)
+    k = 0
+    while k < n:
+        pivot, last = int(pivots[k]), k if pivots[k] > 0 else k + 1
+        other = abs(pivot) - 1
+        if not last <= other < n or int(pivots[min(last, n - 1)]) != pivot:
+            return L, D, order, False
+        D[k, k] = LD[k, k]
+        if last > k:
+            D[last, last], D[last, k], L[last, k] = LD[last, last], LD[last, k], 0
+            D[k, last] = D[last, k].conj() if hermitian else D[last, k]
+        swap, swapped = [last, other], [other, last]
+        L[swap, :k] = L[swapped, :k]
+        order[swap] = order[swapped]
+        k = last + 1
+    return L, D, order, True
 
 
 def random(shape: Sequence[int], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:

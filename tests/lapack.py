@@ -89,3 +89,27 @@ def potri(L: Array, upper: bool) -> Array:
         half = np.triu(half) if upper else np.tril(half)
         X[i] = half + np.triu(half, 1).conj().T + np.tril(half, -1).conj().T
     return X
+
+
+def sytrf(A: Tensor, hermitian: bool = False) -> tuple[Array, Array, Array]:
+    """LD of the lower triangle, pivots and info."""
+    a = A.numpy(force=True)
+    name = "hetrf" if hermitian and A.is_complex() else "sytrf"
+    (routine,) = scipy.linalg.get_lapack_funcs((name,), (a,))
+    LD = np.empty_like(a)
+    pivots = np.empty(a.shape[:-1], np.int32)
+    info = np.empty(a.shape[:-2], np.int32)
+    for i in np.ndindex(*a.shape[:-2]):
+        LD[i], pivots[i], info[i] = routine(np.tril(a[i]), lower=1)
+    return LD, pivots, info
+
+
+def sytrs(LD: Array, pivots: Array, B: Tensor, hermitian: bool = False) -> Array:
+    """X of A X = B from the results of sytrf."""
+    b = B.numpy(force=True)
+    name = "hetrs" if hermitian and B.is_complex() else "sytrs"
+    (routine,) = scipy.linalg.get_lapack_funcs((name,), (b,))
+    X = np.empty_like(b)
+    for i in np.ndindex(*b.shape[:-2]):
+        X[i], _ = routine(LD[i], pivots[i], b[i], lower=1)
+    return X

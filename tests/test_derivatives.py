@@ -62,6 +62,20 @@ def definite(A: Tensor) -> Tensor:
     return (A + A.mH) / 2 + 2 * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
 
 
+def ldl_solve(hermitian: bool) -> Callable[..., Any]:
+    """Differentiable in B only: the factors are constants, with a 2 x 2 block and an exchange."""
+
+    def function(B: Tensor) -> Any:
+        LD = torch.tensor([[3.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 4.0, 0.5]]).to(B)
+        if LD.is_complex():
+            LD = LD * (1 + 0.5j)
+        LD = LD.expand(*B.shape[:-2], 3, 3)
+        swaps = torch.tensor([1, -3, -3], dtype=torch.int32, device=B.device)
+        return LA.ldl_solve(LD, swaps.expand(LD.shape[:-1]), B, hermitian=hermitian)
+
+    return function
+
+
 CASES = [
     Case("cholesky", lambda A: LA.cholesky(definite(A)), ((3, 3),)),
     Case("cholesky_upper", lambda A: LA.cholesky_ex(definite(A), upper=True).L, ((2, 3, 3),)),
@@ -89,6 +103,8 @@ CASES = [
     Case("inv_ex", lambda A: LA.inv_ex(A).inverse, ((2, 2, 2),)),
     Case("det", LA.det, ((2, 3, 3),)),
     Case("slogdet", lambda A: tuple(LA.slogdet(A)), ((2, 3, 3),)),
+    Case("ldl_solve", ldl_solve(False), ((3, 2),)),
+    Case("ldl_solve_hermitian", ldl_solve(True), ((2, 3, 2),)),
     Case("triangular_lower", triangular(False, False, 0), ((3, 3), (3, 2))),
     Case("triangular_unit_transpose", triangular(False, True, 1), ((3, 3), (3, 2))),
     Case("triangular_upper_adjoint", triangular(True, False, 2), ((3, 3), (3, 2))),
@@ -120,6 +136,8 @@ COMPILED = [
         "slogdet",
         "solve_triangular",
         "solve_triangular_right",
+        "ldl_solve_hermitian",
+        "triangular_upper_unit",
     }
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -280,6 +298,8 @@ def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
         "lu_solve": [(LU, P, B, 0), (LU.to(torch.complex64), P, B.to(torch.complex64), 2)],
         "lu_det": [(LU, P)],
         "lu_unpack": [(LU, P, True, True), (LU, P, False, True), (LU, P, True, False)],
+        "ldl_factor": [(A, False), (A.to(torch.complex64).mH, True)],
+        "ldl_solve": [(A, P, B, False), (A.to(torch.complex64), -P, B.to(torch.complex64), True)],
         "inv": [(A,), (A[0].conj().mT.to(torch.complex64),)],
         "solve_triangular": [(A, B, True, False, 0), (A, B.mT, False, True, 1, True)],
     }

@@ -20,6 +20,9 @@ OUTPUTS = {
     "lu_solve": 1,
     "solve": 1,
     "solve_ex": 2,
+    "ldl_factor": 2,
+    "ldl_factor_ex": 3,
+    "ldl_solve": 1,
     "inv": 1,
     "inv_ex": 2,
     "det": 1,
@@ -31,8 +34,8 @@ OUTPUTS = {
     "cholesky_inverse": 1,
 }
 CHOLESKY = ("cholesky", "cholesky_ex", "cholesky_inverse")
-ONE_MATRIX = ("lu_factor", "lu_factor_ex", "lu", "inv", "inv_ex", "det", "slogdet", *CHOLESKY)
-SQUARE = ("inv", "inv_ex", "det", "slogdet", *CHOLESKY)
+SQUARE = ("inv", "inv_ex", "det", "slogdet", "ldl_factor", "ldl_factor_ex", *CHOLESKY)
+ONE_MATRIX = ("lu_factor", "lu_factor_ex", "lu", *SQUARE)
 SYSTEM = ("solve", "solve_ex")
 
 
@@ -101,6 +104,9 @@ def bad_calls() -> list[Call]:
         (ones(4, 4), pivots(4), None),
     ]:
         calls.append(("lu_solve", (LU, P, B), {}))
+        # There torch takes integers of any width.
+        if not (isinstance(P, Tensor) and P.dtype == torch.int64):
+            calls.append(("ldl_solve", (LU, P, B), {}))
     calls.append(("lu_solve", (ones(4, 4), pivots(4), ones(4, 2)), {"left": False}))
     for matrix, right, left in [
         (ones(3), ones(3, 1), True),
@@ -272,6 +278,7 @@ MIXED: list[Call] = [
     ("lu_unpack", (ones(3, 3), pivots(3).to("meta")), {}),
     ("solve_triangular", (ones(3, 3), ones(3, 1).to("meta")), {"upper": True}),
     ("cholesky", (ones(3, 3),), {"out": ones(3, 3).to("meta")}),
+    ("ldl_solve", (ones(3, 3), pivots(3), ones(3, 1).to("meta")), {}),
     ("inv", (ones(3, 3),), {"out": ones(3, 3).to("meta")}),
     ("slogdet", (ones(3, 3),), {"out": (ones(2), ones(2).to("meta"))}),
 ]
@@ -356,6 +363,9 @@ EYE, ONES = torch.eye(2), torch.ones(2, dtype=torch.int32)
         ("cholesky_ex", (EYE,), "check_errors"),
         ("cholesky_inverse", (EYE,), "upper"),
         ("cholesky_solve", (EYE, EYE), "upper"),
+        ("ldl_factor", (EYE,), "hermitian"),
+        ("ldl_factor_ex", (EYE,), "check_errors"),
+        ("ldl_solve", (EYE, ONES, EYE), "hermitian"),
     ],
 )
 @pytest.mark.parametrize("value", [1, None, "no"])

@@ -21,6 +21,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_doctor, "LU_SIZES", (3, 16))
     monkeypatch.setattr(_doctor, "CHOLESKY_SIZES", (3,))
+    monkeypatch.setattr(_doctor, "LDL_SIZES", (3,))
 
 
 def usage_error(arguments: list[str], capsys: Capture) -> str:
@@ -91,7 +92,14 @@ def rows(device: str = "cpu") -> dict[str, _doctor.Row]:
 def test_doctor(capsys: Capture) -> None:
     assert command.main(["doctor", "--device", "cpu"]) == 0
     text = capsys.readouterr().out
-    for words in (torch.__version__, "C++ compiler", "float32 matmul", "lu complex64 16", "all is"):
+    for words in (
+        torch.__version__,
+        "C++ compiler",
+        "float32 matmul",
+        "lu complex64 16",
+        "ldl float32 3",
+        "all is",
+    ):
         assert words in text
     assert "FAIL" not in text
 

@@ -25,6 +25,9 @@ NAMES = [
     "linalg.det",
     "linalg.inv",
     "linalg.inv_ex",
+    "linalg.ldl_factor",
+    "linalg.ldl_factor_ex",
+    "linalg.ldl_solve",
     "linalg.lu",
     "linalg.lu_factor",
     "linalg.lu_factor_ex",
@@ -91,7 +94,7 @@ def test_samples(op: Any, dtype: torch.dtype, device: str) -> None:
             assert not ours.is_neg()
             torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
         count += 1
-    assert count >= 40
+    assert count >= 20
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=lambda d: str(d)[6:])
@@ -125,7 +128,7 @@ def test_samples_to_out(op: Any, dtype: torch.dtype, size: str, device: str) -> 
             assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride())
             torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
         count += 1
-    assert count >= 8
+    assert count >= 4
 
 
 def warned(

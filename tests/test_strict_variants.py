@@ -18,6 +18,7 @@ from mpslinalg import (
     _determinant_plan,
     _engines,
     _inverse_plan,
+    _ldl_plan,
     _lu_plan,
     _solve_plan,
     _triangular_plan,
@@ -90,7 +91,7 @@ def fits(launch: Launch) -> bool:
 # Where the plans turn from one kernel or variant to another: matrix sizes, rows of a panel,
 # right-hand sides.
 SIZES = around(1, 2, 3, _lu_plan.TINY, _lu_plan.DET_TINY, 8, 16, _lu_plan.SIMD, _lu_plan.PANEL)
-SIZES += [*range(40, _lu_plan.ROWS, 8), *around(64, _lu_plan.ROWS)]
+SIZES += [*range(40, _lu_plan.ROWS, 8), *around(64, 96, _lu_plan.ROWS)]
 CHOLESKY_SIZES = around(1, 2, 3, 4, 8, 16, 32, 64, 128, _cholesky_plan.GROUP)
 ROWS = around(*(rows * _lu_plan.MAX_THREADS for rows in (1, 2, 4, 8, 16, 32, 64)))
 COLUMNS = around(1, 2, 3, _triangular_plan.FEW, 32, 64)
@@ -104,6 +105,10 @@ def run_plans(dtype: torch.dtype) -> None:
         _inverse_plan.inv(A.mT)
         _determinant_plan.det(A)
         _determinant_plan.slogdet(A)
+        for hermitian in (False, True):
+            LD, pivots, _ = _ldl_plan.ldl_factor(A, hermitian)
+            for B in (A, A[..., :1]):
+                _ldl_plan.ldl_solve(LD, pivots, B, hermitian)
         for m in SIZES:
             LU, pivots, _ = _lu_plan.lu_factor(torch.zeros(2, m, n, dtype=dtype), True)
             _lu_plan.lu_unpack(LU, pivots, True, True)

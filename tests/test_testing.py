@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mpslinalg import testing
 from mpslinalg.testing import LU_THRESHOLD, Matrix
+from tests import lapack
 
 DTYPES = (torch.float32, torch.complex64, torch.float64, torch.complex128)
 SHAPES = (
@@ -60,6 +61,27 @@ def test_lapack_lu(shape: tuple[int, int], dtype: torch.dtype) -> None:
         LU, pivots, info = getrf(M.A)
         assert testing.lu_ratio(M.A, LU, pivots) < 1.0, M.name
         assert info == M.info, M.name
+
+
+@each_dtype
+@each_size
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_ldl_ratio(n: int, dtype: torch.dtype, hermitian: bool) -> None:
+    A = testing.random((n, n), dtype).tril()
+    LD, pivots, info = lapack.sytrf(A, hermitian)
+    assert info == 0
+    assert testing.ldl_ratio(A, LD, pivots, hermitian) < 1.0
+    # The other triangle is read of neither.
+    garbage = np.triu(np.full((n, n), 9.0), 1).astype(LD.dtype)
+    assert testing.ldl_ratio(A.numpy() + garbage, LD + garbage, pivots, hermitian) < 1.0
+    for i in range(n):
+        wrong = LD.copy()
+        wrong[i, 0] += 1e-2 * np.abs(LD).max()
+        assert testing.ldl_ratio(A, wrong, pivots, hermitian) > LU_THRESHOLD
+    for other in (pivots - 1, pivots + n, -pivots, np.zeros_like(pivots)):
+        assert testing.ldl_ratio(A, LD, other, hermitian) > LU_THRESHOLD
+    if dtype.is_complex:
+        assert testing.ldl_ratio(A, LD, pivots, not hermitian) > LU_THRESHOLD
 
 
 @each_dtype
