@@ -2,6 +2,7 @@
 
 from torch.linalg import LinAlgError as LinAlgError  # type: ignore[attr-defined]
 
+from mpslinalg import gated_delta as gated_delta
 from mpslinalg._determinant import det as det
 from mpslinalg._determinant import slogdet as slogdet
 from mpslinalg._inverse import inv as inv

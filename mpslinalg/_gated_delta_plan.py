@@ -1,0 +1,62 @@
+"""Launch plan of the Gated DeltaNet solves."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mpslinalg import _op
+from mpslinalg._engines import empty, kernel, scalar
+
+# Rows of a chunk that the kernels are made for, and the threads of a group that shares them.
+CHUNK_SIZES = (16, 32, 64)
+THREADS = 64
+
+
+def working(*dtypes: torch.dtype) -> torch.dtype:
+    """What dtypes are computed in: halves are storage alone."""
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def slots(length: int, sequences: int, size: int) -> int:
+    """Numbers given to the chunks of packed sequences, of which some stay unused."""
+    return length // size + sequences
+
+
+def solve_tril(A: Tensor, cu_seqlens: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """(I + A)^-1 of each chunk of A (*, T, H, BT); cu_seqlens (*, sequences + 1), int32."""
+    X = _solve_tril_fake(A, cu_seqlens, dtype)
+    if X.numel() == 0:
+        return X
+    *batches, length, heads, size = A.shape
+    batch = math.prod(batches)
+    A = A.resolve_neg().reshape(batch, length, heads, size)
+    template = (scalar(A.dtype), scalar(dtype), scalar(working(A.dtype, dtype)), size)
+    if cu_seqlens is None:
+        matrices = batch * -(-length // size) * heads
+        name, buffers, sequences = "gated_delta_solve", (A, X), ()
+    else:
+        starts = cu_seqlens.reshape(-1, cu_seqlens.shape[-1]).contiguous()
+        count = starts.shape[1] - 1
+        matrices = batch * slots(length, count, size) * heads
+        name, buffers = "gated_delta_solve_packed", (A, starts, X)
+        sequences = (count, count + 1 if len(starts) > 1 else 0)
+    groups = -(-matrices * size // THREADS)
+    kernel("gated_delta", name, *template)(
+        *buffers, matrices, length, heads, *A.stride(), *sequences,
+        threads=(THREADS * groups,), group=(THREADS,),
+    )  # fmt: skip
+    return X
+
+
+def _solve_tril_fake(A: Tensor, cu_seqlens: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return empty(A.shape, A, dtype, row_major=True)
+
+
+_op.define(
+    "gated_delta_solve_tril(Tensor A, Tensor? cu_seqlens, ScalarType dtype) -> Tensor",
+    solve_tril,
+    _solve_tril_fake,
+)

@@ -1,0 +1,156 @@
+#include "scalar.h"
+
+// Rows of a block: what a lane keeps of its column of X in registers.
+constexpr constant int BLOCK = 16;
+
+// Matrices of 16 x 16 share a simdgroup: without the gap they would share its banks of memory too.
+template <int N> inline constexpr int tile_size() { return N * N + (N == 16 ? 16 : 0); }
+
+// X = (I + A)^-1 of one chunk by forward substitution; a lane owns the column `column` of X. Of A
+// only what lies below the diagonal is read, and rows from `rows` on count as zero. Simdgroups
+// meet once, when A is in `tile`; then each keeps the rows of X that it still needs where no other
+// one reads: the first in place of A, the second above the diagonal. All threads of the group
+// call it.
+template <typename In, typename Out, typename T, int N>
+inline void invert_chunk(
+    device const In* A,
+    long row_stride,
+    uint column_stride,
+    device Out* X,
+    ulong x_stride,
+    uint rows,
+    uint column,
+    threadgroup T* tile) {
+  const uint first = column / 32 * 32;
+  device const In* entries = A + ulong(column) * column_stride;
+#pragma unroll(16)
+  for (uint r = first; r < uint(N); ++r) {
+    T entry = T(0);
+    if (column < r && r < rows) entry = T(entries[long(r) * row_stride]);
+    tile[r * uint(N) + column] = entry;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
+  device Out* own = X + column;
+  for (uint r = 0; r < min(first, rows); ++r) own[r * x_stride] = Out(T(0));
+  threadgroup T* solved = tile + column;
+  for (uint top = first; top < uint(N); top += uint(BLOCK)) {
+    threadgroup const T* a = tile + top * uint(N);
+    T x[BLOCK];
+#pragma unroll
+    for (int i = 0; i < BLOCK; ++i) x[i] = top + uint(i) == column ? T(1) : T(0);
+#pragma unroll(1)
+    for (uint k = first; k < top; k += 4u) {
+      T known[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) known[j] = solved[(k - first + uint(j)) * uint(N)];
+#pragma unroll
+      for (int i = 0; i < BLOCK; ++i) {
+        const vec<T, 4> entry = *(threadgroup const vec<T, 4>*)(a + uint(i * N) + k);
+        x[i] = fma(-entry.x, known[0], x[i]);
+        x[i] = fma(-entry.y, known[1], x[i]);
+        x[i] = fma(-entry.z, known[2], x[i]);
+        x[i] = fma(-entry.w, known[3], x[i]);
+      }
+    }
+#pragma unroll
+    for (int i = 1; i < BLOCK; ++i) {
+#pragma unroll
+      for (int k = 0; k < i; k += 4) {
+        const vec<T, 4> entry = *(threadgroup const vec<T, 4>*)(a + uint(i * N) + top + uint(k));
+        x[i] = fma(-entry.x, x[k], x[i]);
+        if (k + 1 < i) x[i] = fma(-entry.y, x[k + 1], x[i]);
+        if (k + 2 < i) x[i] = fma(-entry.z, x[k + 2], x[i]);
+        if (k + 3 < i) x[i] = fma(-entry.w, x[k + 3], x[i]);
+      }
+    }
+    // The lanes have read this block of A before the first of them writes over it.
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (int i = 0; i < BLOCK; ++i) {
+      const uint r = top + uint(i);
+      if (N > BLOCK) solved[(r - first) * uint(N)] = x[i];
+      // Above the diagonal x is zero, unless a NaN of A met that zero.
+      if (r < rows) own[r * x_stride] = Out(column > r ? T(0) : x[i]);
+    }
+  }
+}
+
+// A group of 64 threads inverts the chunks of N rows that its threads have columns for. A is
+// [batch, length, heads, N] with strides, X the same without a gap; neighbouring matrices are of
+// neighbouring heads.
+template <typename In, typename Out, typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void gated_delta_solve(
+    device const In* A [[buffer(0)]],
+    device Out* X [[buffer(1)]],
+    constant uint& matrices [[buffer(2)]],
+    constant uint& length [[buffer(3)]],
+    constant uint& heads [[buffer(4)]],
+    constant long& batch_stride [[buffer(5)]],
+    constant long& row_stride [[buffer(6)]],
+    constant long& head_stride [[buffer(7)]],
+    constant uint& column_stride [[buffer(8)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, tile, 64 / N * tile_size<N>());
+  const uint matrix = group * uint(64 / N) + tid / uint(N);
+  const uint chunks = (length + uint(N) - 1) / uint(N);
+  const uint head = matrix % heads;
+  const uint first = matrix / heads % chunks * uint(N);
+  const uint batch = matrix / heads / chunks;
+  const uint rows = matrix < matrices ? min(uint(N), length - first) : 0u;
+  invert_chunk<In, Out, T, N>(
+      A + long(batch) * batch_stride + long(first) * row_stride + long(head) * head_stride,
+      row_stride, column_stride,
+      X + ((ulong(batch) * length + first) * heads + head) * uint(N), ulong(heads) * uint(N), rows,
+      tid % uint(N), tile + tid / uint(N) * uint(tile_size<N>()));
+}
+
+// The same for sequences one after the other: sequence s has the rows starts[s] .. starts[s + 1].
+// Its chunks have the numbers from starts[s] / N + s on, which leaves none for two: floor(a / N) +
+// ceil((b - a) / N) <= floor(b / N) + 1. A number that no chunk has is no work.
+template <typename In, typename Out, typename T, int N>
+[[max_total_threads_per_threadgroup(64)]] kernel void gated_delta_solve_packed(
+    device const In* A [[buffer(0)]],
+    device const int* starts [[buffer(1)]],
+    device Out* X [[buffer(2)]],
+    constant uint& matrices [[buffer(3)]],
+    constant uint& length [[buffer(4)]],
+    constant uint& heads [[buffer(5)]],
+    constant long& batch_stride [[buffer(6)]],
+    constant long& row_stride [[buffer(7)]],
+    constant long& head_stride [[buffer(8)]],
+    constant uint& column_stride [[buffer(9)]],
+    constant uint& sequences [[buffer(10)]],
+    constant uint& starts_stride [[buffer(11)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, tile, 64 / N * tile_size<N>());
+  const uint matrix = group * uint(64 / N) + tid / uint(N);
+  const uint chunks = length / uint(N) + sequences;
+  const uint head = matrix % heads;
+  const uint chunk = matrix / heads % chunks;
+  const uint batch = matrix / heads / chunks;
+  uint first = 0;
+  uint rows = 0;
+  if (matrix < matrices) {
+    device const int* of_batch = starts + ulong(batch) * starts_stride;
+    uint sequence = 0;
+    for (uint after = sequences; after - sequence > 1u;) {
+      const uint middle = (sequence + after) / 2u;
+      const bool reached = uint(of_batch[middle]) / uint(N) + middle <= chunk;
+      sequence = reached ? middle : sequence;
+      after = reached ? after : middle;
+    }
+    const uint start = uint(of_batch[sequence]);
+    const uint end = min(uint(of_batch[sequence + 1u]), length);
+    first = start + (chunk - start / uint(N) - sequence) * uint(N);
+    rows = first < end ? min(uint(N), end - first) : 0u;
+    first = rows != 0u ? first : 0u;
+  }
+  invert_chunk<In, Out, T, N>(
+      A + long(batch) * batch_stride + long(first) * row_stride + long(head) * head_stride,
+      row_stride, column_stride,
+      X + ((ulong(batch) * length + first) * heads + head) * uint(N), ulong(heads) * uint(N), rows,
+      tid % uint(N), tile + tid / uint(N) * uint(tile_size<N>()));
+}
