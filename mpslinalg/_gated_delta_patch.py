@@ -16,7 +16,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Patch:
-    """What `patch_transformers` changed; `undo()`, or the end of a `with` block, changes it back."""
+    """What was changed; `undo()`, or the end of a `with` block, changes it back."""
 
     def __init__(self, replaced: list[tuple[ModuleType, str, Any]]) -> None:
         self._replaced = replaced

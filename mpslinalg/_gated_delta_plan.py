@@ -34,19 +34,19 @@ def solve_tril(A: Tensor, cu_seqlens: Tensor | None, dtype: torch.dtype) -> Tens
     batch = math.prod(batches)
     A = A.resolve_neg().reshape(batch, length, heads, size)
     template = (scalar(A.dtype), scalar(dtype), scalar(working(A.dtype, dtype)), size)
-    if cu_seqlens is None:
-        matrices = batch * -(-length // size) * heads
-        name, buffers, sequences = "gated_delta_solve", (A, X), ()
-    else:
+    buffers: tuple[Tensor, ...] = (A, X)
+    sequences: tuple[int, ...] = ()
+    name, chunks = "gated_delta_solve", -(-length // size)
+    if cu_seqlens is not None:
         starts = cu_seqlens.reshape(-1, cu_seqlens.shape[-1]).contiguous()
-        count = starts.shape[1] - 1
-        matrices = batch * slots(length, count, size) * heads
-        name, buffers = "gated_delta_solve_packed", (A, starts, X)
-        sequences = (count, count + 1 if len(starts) > 1 else 0)
-    groups = -(-matrices * size // THREADS)
+        batches_of_starts, count = starts.shape[0], starts.shape[1] - 1
+        buffers = (A, starts, X)
+        sequences = (count, count + 1 if batches_of_starts > 1 else 0)
+        name, chunks = "gated_delta_solve_packed", slots(length, count, size)
+    matrices = batch * chunks * heads
     kernel("gated_delta", name, *template)(
         *buffers, matrices, length, heads, *A.stride(), *sequences,
-        threads=(THREADS * groups,), group=(THREADS,),
+        threads=(-(-matrices * size // THREADS) * THREADS,), group=(THREADS,),
     )  # fmt: skip
     return X
 

@@ -102,10 +102,10 @@ def _chunk_rule(
     states = [state.flatten(0, 1)]
     for A, B in zip(step.flatten(1, 2).unbind(), written.flatten(1, 2).unbind(), strict=True):
         states.append(torch.baddbmm(B, A, states[-1]))
-    before = torch.stack(states[:-1]).unflatten(1, state.shape[:2])
+    before = torch.stack(states[:-1]).view(-1, *state.shape)
     new_values = U - W @ before
     output = (q * from_start) @ before + ((q @ k.mT) * decay) @ new_values
-    return output, states[-1].unflatten(0, state.shape[:2])
+    return output, states[-1].view(state.shape)
 
 
 def _inverse(A: Tensor) -> Tensor:
@@ -121,8 +121,9 @@ def _identity(k: Tensor) -> Tensor:
 def _chunked(x: Tensor, size: int) -> Tensor:
     """(B, T, H, D) as (C, B, H, size, D), with zeros after the last token."""
     padding = -x.shape[1] % size
-    x = F.pad(x, (0, 0, 0, 0, 0, padding)) if padding else x
-    return x.unflatten(1, (-1, size)).permute(1, 0, 3, 2, 4).contiguous()
+    x = F.pad(x, (0, 0, 0, 0, 0, padding)) if padding else x.contiguous()
+    batch, length, heads, width = x.shape
+    return x.view(batch, length // size, size, heads, width).permute(1, 0, 3, 2, 4).contiguous()
 
 
 def recurrent_gated_delta_rule(
@@ -166,7 +167,7 @@ def _working(
     initial_state: Tensor | None,
     normalized: bool,
 ) -> tuple[Tensor, ...]:
-    """The inputs as they are computed with: one dtype, one query and key a head, scaled, a state."""
+    """What is computed with: one dtype, a query and a key for every head, scaled, and a state."""
     heads, width = value.shape[2:]
     given = (query, key, value, g, beta)
     dtype = working(*(x.dtype for x in given))

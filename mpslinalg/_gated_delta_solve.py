@@ -26,26 +26,27 @@ def _places(starts: Tensor, length: int, size: int) -> Tensor:
 
 def chunks(A: Tensor, starts: Tensor | None) -> Tensor:
     """The chunks of A (*, T, H, BT) as matrices (*, C, H, BT, BT), the last of them padded."""
-    length, _, size = A.shape[-3:]
+    *batch, length, heads, size = A.shape
     if starts is None:
-        padding = -length % size
-        rows = F.pad(A, (0, 0, 0, 0, 0, padding)) if padding else A
+        count = -(-length // size)
+        rows = F.pad(A, (0, 0, 0, 0, 0, count * size - length)) if length % size else A
     else:
         places = _places(starts, length, size)
-        count = _gated_delta_plan.slots(length, len(starts) - 1, size) * size
-        source = places.new_full((count,), length).scatter(
+        count = _gated_delta_plan.slots(length, len(starts) - 1, size)
+        source = places.new_full((count * size,), length).scatter(
             0, places, torch.arange(length, device=places.device)
         )
         rows = F.pad(A, (0, 0, 0, 0, 0, 1)).index_select(-3, source)
-    return rows.unflatten(-3, (-1, size)).transpose(-3, -2)
+    return rows.reshape(*batch, count, size, heads, size).transpose(-3, -2)
 
 
 def unchunked(X: Tensor, length: int, starts: Tensor | None) -> Tensor:
     """The other way."""
-    rows = X.transpose(-3, -2).flatten(-4, -3)
+    *batch, count, heads, size, _ = X.shape
+    rows = X.transpose(-3, -2).reshape(*batch, count * size, heads, size)
     if starts is None:
         return rows.narrow(-3, 0, length)
-    return rows.index_select(-3, _places(starts, length, X.shape[-1]))
+    return rows.index_select(-3, _places(starts, length, size))
 
 
 class _SolveTril(Function):

@@ -101,9 +101,8 @@ template <typename In, typename Out, typename T, int N>
   const uint rows = matrix < matrices ? min(uint(N), length - first) : 0u;
   invert_chunk<In, Out, T, N>(
       A + long(batch) * batch_stride + long(first) * row_stride + long(head) * head_stride,
-      row_stride, column_stride,
-      X + ((ulong(batch) * length + first) * heads + head) * uint(N), ulong(heads) * uint(N), rows,
-      tid % uint(N), tile + tid / uint(N) * uint(tile_size<N>()));
+      row_stride, column_stride, X + ((ulong(batch) * length + first) * heads + head) * uint(N),
+      ulong(heads) * uint(N), rows, tid % uint(N), tile + tid / uint(N) * uint(tile_size<N>()));
 }
 
 // The same for sequences one after the other: sequence s has the rows starts[s] .. starts[s + 1].
@@ -150,7 +149,6 @@ template <typename In, typename Out, typename T, int N>
   }
   invert_chunk<In, Out, T, N>(
       A + long(batch) * batch_stride + long(first) * row_stride + long(head) * head_stride,
-      row_stride, column_stride,
-      X + ((ulong(batch) * length + first) * heads + head) * uint(N), ulong(heads) * uint(N), rows,
-      tid % uint(N), tile + tid / uint(N) * uint(tile_size<N>()));
+      row_stride, column_stride, X + ((ulong(batch) * length + first) * heads + head) * uint(N),
+      ulong(heads) * uint(N), rows, tid % uint(N), tile + tid / uint(N) * uint(tile_size<N>()));
 }
