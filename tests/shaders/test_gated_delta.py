@@ -1,0 +1,223 @@
+"""The chunk solve on the checked engine, every chunk size, dtype and length of its last chunk."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mpslinalg import _gated_delta_plan
+from mpslinalg._engines import cpu
+from tests.inputs import VIEWS, name, on
+
+pytestmark = pytest.mark.usefixtures("checked")
+
+SIZES = (16, 32, 64)
+EPS = 2.0**-24
+# Each kernel variant takes the compiler time: halves where a size differs in how it is read.
+CASES = [
+    *((torch.float32, torch.float32, size) for size in SIZES),
+    (torch.float16, torch.float32, 64),
+    (torch.bfloat16, torch.float32, 16),
+    (torch.float16, torch.float16, 32),
+    (torch.bfloat16, torch.bfloat16, 64),
+    (torch.float64, torch.float64, 32),
+]
+each_case = pytest.mark.parametrize(("dtype", "result", "size"), CASES, ids=name)
+each_size = pytest.mark.parametrize("size", SIZES)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def bounds(length: int, size: int, starts: list[int] | None) -> list[tuple[int, int]]:
+    """The first row of each chunk and the one after its last."""
+    ends = [0, length] if starts is None else starts
+    return [
+        (first, min(first + size, end))
+        for start, end in zip(ends, ends[1:], strict=False)
+        for first in range(start, end, size)
+    ]
+
+
+def strictly_lower(A: Tensor, first: int, end: int) -> NDArray[np.float64]:
+    """A chunk of (T, BT) rows as SciPy sees it."""
+    return np.tril(A[first:end, : end - first].double().numpy(), -1)
+
+
+def check(A: Tensor, X: Tensor, starts: list[int] | None = None, eps: float = EPS) -> None:
+    """X has the inverse of every chunk, to the bound of a substitution, and zeros elsewhere."""
+    A, X = A.cpu(), X.cpu()
+    batch, length, heads, size = A.shape
+    for b in range(batch):
+        for h in range(heads):
+            for first, end in bounds(length, size, starts):
+                L = strictly_lower(A[b, :, h], first, end) + np.eye(end - first)
+                exact = scipy.linalg.solve_triangular(
+                    L, np.eye(end - first), lower=True, unit_diagonal=True
+                )
+                rows = X[b, first:end, h].double().numpy()
+                bound = size * eps * (abs(exact) @ abs(L) @ abs(exact))
+                assert (abs(rows[:, : end - first] - exact) <= bound).all()
+                assert (np.triu(rows[:, : end - first], 1) == 0).all()
+                assert (np.diagonal(rows) == 1).all()
+                assert (rows[:, end - first :] == 0).all()
+
+
+def solve(A: Tensor, dtype: torch.dtype = torch.float32, starts: list[int] | None = None) -> Tensor:
+    cu_seqlens = None if starts is None else torch.tensor(starts, dtype=torch.int32).to(A.device)
+    return _gated_delta_plan.solve_tril(A, cu_seqlens, dtype)
+
+
+@each_case
+def test_chunks(dtype: torch.dtype, result: torch.dtype, size: int, device: str) -> None:
+    A = on(device, (random(2, 2 * size + 5, 3, size) / 4).to(dtype))
+    X = solve(A, result)
+    assert X.dtype == result
+    assert X.is_contiguous()
+    # A result in a half is rounded once more.
+    wide = result in (torch.float32, torch.float64)
+    check(A, X, eps=EPS if result == torch.float32 else torch.finfo(result).eps)
+    if not wide:
+        assert torch.equal(X, solve(A.float()).to(result))
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1])
+@each_size
+def test_last_chunk(size: int, over: int, device: str) -> None:
+    for length in (1 + max(over, 0), size + over):
+        A = on(device, random(1, length, 1, size) / 4)
+        check(A, solve(A))
+
+
+@each_size
+def test_random_entries(size: int, device: str) -> None:
+    # The inverse reaches 1e7 and more: only a bound with the moduli of its factors says anything.
+    A = on(device, random(1, size, 2, size))
+    check(A, solve(A))
+
+
+@each_size
+def test_only_what_is_below_the_diagonal_is_read(size: int, device: str) -> None:
+    A = random(1, size + 3, 2, size) / 4
+    X = solve(on(device, A))
+    row = torch.arange(size + 3) % size
+    above = torch.arange(size) >= row[:, None]
+    for value in (torch.nan, torch.inf):
+        spoiled = A.masked_fill(above[:, None], value)
+        assert torch.equal(solve(on(device, spoiled)), X)
+
+
+@each_size
+def test_a_bad_chunk_spoils_itself_only(size: int, device: str) -> None:
+    A = random(2, 2 * size, 2, size) / 4
+    expected = solve(on(device, A)).cpu()
+    A[0, size // 2, 1, 0] = torch.nan
+    X = solve(on(device, A)).cpu()
+    spoiled = torch.zeros(2, 2 * size, 2, dtype=torch.bool)
+    spoiled[0, size // 2 : size, 1] = True
+    assert torch.equal(X[~spoiled], expected[~spoiled])
+    assert X[0, size // 2 : size, 1, 0].isnan().all()
+    assert (X[0, :size, 1].triu(1) == 0).all()
+
+
+PACKED = ([0, 40], [0, 1, 40], [0, 0, 7, 39, 39, 40], [0, 16, 32, 40], [0, *range(3, 40, 3), 40])
+
+
+@pytest.mark.parametrize("starts", PACKED, ids=str)
+@each_size
+def test_packed_sequences(size: int, starts: list[int], device: str) -> None:
+    A = on(device, random(1, 40, 3, size) / 4)
+    X = solve(A, starts=starts)
+    check(A, X, starts)
+    assert not X.isnan().any()
+
+
+@pytest.mark.parametrize("size", [16, 64])
+def test_long_sequences(size: int, device: str) -> None:
+    starts = [0, 5, 5, 200, 200 + 2 * size, 200 + 2 * size + 1, 500]
+    A = on(device, random(1, 500, 1, size) / 4)
+    check(A, solve(A, starts=starts), starts)
+
+
+def test_starts_beyond_the_rows_read_and_write_nothing_there(device: str) -> None:
+    A = on(device, random(1, 20, 1, 16) / 4)
+    X = solve(A, starts=[0, 20, 1000])
+    assert torch.equal(X, solve(A))
+
+
+@pytest.mark.parametrize("view", [view for view in VIEWS if view != "conj"])
+@each_size
+def test_views(size: int, view: str, device: str) -> None:
+    A = on(device, random(2, size + 2, 3, size) / 4)
+    assert torch.equal(solve(VIEWS[view](A)), solve(A))
+    packed = A[:1]
+    assert torch.equal(
+        solve(VIEWS[view](packed), starts=[0, 9, size + 2]), solve(packed, starts=[0, 9, size + 2])
+    )
+
+
+def test_head_first(device: str) -> None:
+    A = on(device, random(2, 3, 21, 16) / 4).transpose(1, 2)
+    assert torch.equal(solve(A), solve(A.contiguous()))
+    assert torch.equal(
+        solve(A[:1].expand(2, 21, 3, 16)), solve(A[:1]).expand(2, 21, 3, 16).contiguous()
+    )
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 2, 16), (2, 0, 2, 16), (2, 5, 0, 16)], ids=name)
+def test_empty(shape: tuple[int, ...], device: str) -> None:
+    assert solve(torch.empty(shape, device=device)).shape == shape
+
+
+CAST = """template <typename S>
+kernel void widen(device const S* from [[buffer(0)]], device float* to [[buffer(1)]],
+                  uint id [[thread_position_in_grid]]) {
+  to[id] = float(from[id]);
+}
+template <typename S>
+kernel void narrow(device const float* from [[buffer(0)]], device S* to [[buffer(1)]],
+                   uint id [[thread_position_in_grid]]) {
+  to[id] = S(from[id]);
+}
+"""
+HALVES = {"half": torch.float16, "bfloat": torch.bfloat16}
+
+
+def cast(kernel: str, template: str, source: Tensor, target: Tensor) -> Tensor:
+    launch = cpu.ENGINE.compile_text(CAST, "cast", kernel, (template,))
+    launch((source, target), (source.numel(),), (64,))
+    return target
+
+
+@pytest.mark.parametrize("template", HALVES)
+def test_every_half_is_read_and_written_exactly(template: str) -> None:
+    dtype = HALVES[template]
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    wide = cast("widen", template, every, torch.empty(2**16))
+    expected = every.float()
+    assert torch.equal(wide.isnan(), expected.isnan())
+    numbers = ~expected.isnan()
+    assert torch.equal(wide[numbers], expected[numbers])
+    assert torch.equal(wide[numbers].signbit(), expected[numbers].signbit())
+    back = cast("narrow", template, wide, torch.empty_like(every))
+    assert torch.equal(back[numbers].view(torch.int16), every[numbers].view(torch.int16))
+    assert back[~numbers].isnan().all()
+
+
+@pytest.mark.parametrize("template", HALVES)
+def test_halves_round_to_nearest_even(template: str) -> None:
+    dtype = HALVES[template]
+    every = torch.arange(2**15, dtype=torch.int32).to(torch.int16).view(dtype).float()
+    finite = every[every.isfinite()]
+    ties = (finite[1:] + finite[:-1]) / 2
+    largest = torch.finfo(dtype).max
+    near = torch.tensor([largest, largest * (1 + 2**-10), torch.inf, 1e30, 1e-30])
+    up, down = ties.nextafter(torch.tensor(torch.inf)), ties.nextafter(torch.tensor(0.0))
+    given = torch.cat((ties, up, down, near))
+    given = given[(given >= 2.0**-126) | (dtype == torch.float16)]
+    for signed in (given, -given):
+        rounded = cast("narrow", template, signed, torch.empty(len(signed), dtype=dtype))
+        assert torch.equal(rounded.view(torch.int16), signed.to(dtype).view(torch.int16))
