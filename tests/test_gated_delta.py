@@ -1,8 +1,9 @@
 """mpslinalg.gated_delta through the kernels: against SciPy, against the rule token by token."""
 
-import builtins
+import functools
 import importlib
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import mpslinalg as LA
+from mpslinalg import _gated_delta_patch
 from mpslinalg.gated_delta import (
     chunk_gated_delta_rule,
     patch_transformers,
@@ -23,7 +25,11 @@ from mpslinalg.gated_delta import (
 )
 from tests.inputs import name, on
 
-pytestmark = pytest.mark.usefixtures("kernels")
+pytestmark = [
+    pytest.mark.usefixtures("kernels"),
+    # torch raises it against itself when forward mode is first used.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
+]
 
 Array = NDArray[np.float64]
 
@@ -44,8 +50,8 @@ def random_rows(size: int, dtype: torch.dtype = torch.float64, batch: int = 1) -
     return torch.randn(batch, LENGTH, 2, size, dtype=dtype, generator=generator(size)) / 4
 
 
-def ranges(size: int, starts: list[int] | None) -> Iterator[tuple[int, int]]:
-    for start, end in itertools.pairwise([0, LENGTH] if starts is None else starts):
+def ranges(size: int, starts: list[int]) -> Iterator[tuple[int, int]]:
+    for start, end in itertools.pairwise(starts):
         for first in range(start, end, size):
             yield first, min(first + size, end)
 
@@ -54,7 +60,7 @@ def scipy_solve(A: Array, starts: list[int] | None = None) -> Array:
     """SciPy's inverse of I + A, for each chunk of A (B, T, H, BT)."""
     X = np.zeros_like(A)
     for b, h in np.ndindex(A.shape[0], A.shape[2]):
-        for first, end in ranges(A.shape[3], starts):
+        for first, end in ranges(A.shape[3], starts or [0, A.shape[1]]):
             n = end - first
             L = A[b, first:end, h, :n]
             X[b, first:end, h, :n] = np.tril(
@@ -158,7 +164,7 @@ def test_gradient_is_scipys(dtype: torch.dtype, starts: list[int] | None, device
         tolerance = 1e-8 if dtype == torch.float64 else float(torch.finfo(dtype).eps)
         assert abs(found - expected) < tolerance * scale
     below = torch.zeros_like(gradient, dtype=torch.bool)
-    for first, end in ranges(16, starts):
+    for first, end in ranges(16, starts or [0, LENGTH]):
         inside = torch.ones(end - first, 16).tril(-1).bool()
         below[:, first:end] = inside[:, None].to(below.device)
     assert (gradient[~below] == 0).all()
@@ -242,7 +248,7 @@ A_GOOD = torch.zeros(1, 20, 2, 16)
     ids=itertools.count(),
 )
 def test_solve_tril_refuses(arguments: tuple[Any, ...], words: str) -> None:
-    with pytest.raises(RuntimeError, match=f"solve_tril: {words}"):
+    with pytest.raises(RuntimeError, match=f"solve_tril: .*{words}"):
         solve_tril(*arguments)
 
 
@@ -438,13 +444,13 @@ def test_rule_refuses_shapes(
 
 def test_rule_refuses_the_rest() -> None:
     tensors = inputs(20, groups=3, heads=4, dtype=torch.float32)
-    with pytest.raises(RuntimeError, match="multiple of those of key, but got 4 and 3"):
+    with pytest.raises(RuntimeError, match=r"multiple of those of key, but got 4 and 3"):
         rule(chunk_gated_delta_rule, tensors)
     tensors = inputs(20, dtype=torch.float32)
     with pytest.raises(RuntimeError, match=r"chunk_size must be one of \(16, 32, 64\), but got 48"):
         rule(chunk_gated_delta_rule, tensors, chunk_size=48)
     tensors[3] = tensors[3].int()
-    with pytest.raises(RuntimeError, match="g must be .* but got torch.int32"):
+    with pytest.raises(RuntimeError, match=r"g must be .* but got torch.int32"):
         rule(chunk_gated_delta_rule, tensors)
 
 
@@ -485,26 +491,19 @@ def model(transformers: Any, family: str, device: str) -> Any:
 
 
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The functions of ours that the models call from now on."""
-    from mpslinalg import _gated_delta_patch
-
+    """The functions of ours that models call once they are patched."""
     seen: list[str] = []
 
     def spied(ours: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(ours)
         def spy(*args: Any, **kwargs: Any) -> Any:
             seen.append(ours.__name__)
             return ours(*args, **kwargs)
 
         return spy
 
-    as_called = _gated_delta_patch._as_called
-    monkeypatch.setattr(_gated_delta_patch, "_as_called", lambda ours: spied_rule(ours))
-
-    def spied_rule(ours: Callable[..., Any]) -> Callable[..., Any]:
-        rule = as_called(ours)
-        rule.__name__ = ours.__name__
-        return spied(rule)
-
+    functions = {name: spied(ours) for name, ours in _gated_delta_patch.FUNCTIONS.items()}
+    monkeypatch.setattr(_gated_delta_patch, "FUNCTIONS", functions)
     return seen
 
 
@@ -524,11 +523,10 @@ def test_models_agree(
 
     def trained() -> tuple[Tensor, Tensor]:
         net.train()
-        net.zero_grad()
         logits = net(ids).logits
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
-        gradients = [p.grad.flatten() for p in net.parameters() if p.grad is not None]
-        return logits.detach(), torch.cat(gradients)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
+        gradients = torch.autograd.grad(loss, net.parameters(), allow_unused=True)
+        return logits.detach(), torch.cat([g.flatten() for g in gradients if g is not None])
 
     expected, (logits, gradient) = generated(), trained()
     seen = calls(monkeypatch)
@@ -543,8 +541,6 @@ def test_models_agree(
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
     torch.testing.assert_close(found_logits, logits, atol=2e-6, rtol=1e-5)
     assert (found_gradient - gradient).norm() < 1e-5 * gradient.norm()
-    # The comparison sees the linear layers: without their rule the logits are others.
-    assert gradient.norm() > 0
 
 
 def test_patch_as_a_plain_call(transformers: Any) -> None:
@@ -571,18 +567,11 @@ def test_patch_as_a_plain_call(transformers: Any) -> None:
 def test_patched_rule_refuses_packed_sequences(transformers: Any) -> None:
     module = importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next")
     tensors = inputs(20, dtype=torch.float32)[:5]
-    with patch_transformers(), pytest.raises(ValueError, match="packed ones .cu_seqlens."):
+    with patch_transformers(), pytest.raises(ValueError, match=r"packed ones \(cu_seqlens\)"):
         module.torch_chunk_gated_delta_rule(*tensors, cu_seqlens=torch.tensor([0, 20]))
 
 
 def test_patch_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "transformers":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(importlib, "import_module", missing)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match="needs transformers: pip install transformers"):
         patch_transformers()

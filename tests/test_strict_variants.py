@@ -6,6 +6,7 @@ on what other tests launch nor on their order. The last test asserts that nothin
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mpslinalg import _engines, _inverse_plan, _lu_plan, _triangular_plan
+from mpslinalg import _engines, _gated_delta_plan, _inverse_plan, _lu_plan, _triangular_plan
 from mpslinalg._engines import metal, source
 from tests.strict.check import check
 
@@ -105,6 +106,16 @@ def run_plans(dtype: torch.dtype) -> None:
             _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
 
 
+def run_gated_delta() -> None:
+    """The chunk solve from and to every dtype that Metal has."""
+    starts = torch.tensor([0, 3, 5], dtype=torch.int32)
+    dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    for size, given, result in product(_gated_delta_plan.CHUNK_SIZES, dtypes, dtypes):
+        A = torch.zeros(1, 5, 2, size, dtype=given)
+        for of_sequences in (None, starts):
+            _gated_delta_plan.solve_tril(A, of_sequences, result)
+
+
 @pytest.fixture(scope="module")
 def launches() -> dict[str, set[Launch]]:
     """All launches of all plans, by shader."""
@@ -116,6 +127,8 @@ def launches() -> dict[str, set[Launch]]:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
                     found.setdefault(launch.shader, set()).add(launch)
+        for launch in recorded(run_gated_delta, side_by_side=True):
+            found.setdefault(launch.shader, set()).add(launch)
     return found
 
 

@@ -1,5 +1,7 @@
 """The chunk solve on the checked engine, every chunk size, dtype and length of its last chunk."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -37,7 +39,7 @@ def bounds(length: int, size: int, starts: list[int] | None) -> list[tuple[int, 
     ends = [0, length] if starts is None else starts
     return [
         (first, min(first + size, end))
-        for start, end in zip(ends, ends[1:], strict=False)
+        for start, end in itertools.pairwise(ends)
         for first in range(start, end, size)
     ]
 
