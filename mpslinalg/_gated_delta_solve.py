@@ -86,7 +86,8 @@ class _SolveTril(Function):
 _differentiable_solve = _op.applied(_SolveTril)
 
 
-def _by_torch(A: Tensor, starts: Tensor | None, dtype: torch.dtype) -> Tensor:
+def by_torch(A: Tensor, starts: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The same from torch.linalg.solve_triangular, whose derivatives it has."""
     matrices = chunks(A.to(working(A.dtype, dtype)), starts)
     identity = torch.eye(A.shape[-1], dtype=matrices.dtype, device=A.device)
     X = torch.linalg.solve_triangular(matrices, identity, upper=False, unitriangular=True)
@@ -131,7 +132,7 @@ def solve_tril(
     _check_solve(A, cu_seqlens, output_dtype)
     starts = None if cu_seqlens is None else cu_seqlens.to(torch.int32)
     if not _route.kernels("solve_tril", A):
-        return _by_torch(A, starts, output_dtype)
+        return by_torch(A, starts, output_dtype)
     if _op.tracked(A):
         X: Tensor = _differentiable_solve(A, starts, output_dtype)
     else:

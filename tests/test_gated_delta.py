@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import mpslinalg as LA
-from mpslinalg import _gated_delta_patch
+from mpslinalg import _bench, _gated_delta_patch
+from mpslinalg._demo import gated_delta as demo
 from mpslinalg.gated_delta import (
     chunk_gated_delta_rule,
     patch_transformers,
@@ -575,3 +576,31 @@ def test_patch_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match="needs transformers: pip install transformers"):
         patch_transformers()
+
+
+def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "TOKENS", {"cpu": 128})
+    report = demo.run(torch.device("cpu"))
+    assert all(check.passed for check in report.checks)
+    assert len(report.checks) == 3
+    rule = chunk_gated_delta_rule
+    for error in (1e-3, float("nan")):
+
+        def wrong(*arguments: Any, error: float = error) -> tuple[Tensor, None]:
+            return rule(*arguments)[0] * (1 + error), None
+
+        monkeypatch.setattr(LA.gated_delta, "chunk_gated_delta_rule", wrong)
+        passed = {check.name: check.passed for check in demo.run(torch.device("cpu")).checks}
+        assert not passed["error of the output"]
+        assert not passed["its ratio to torch's"]
+        assert passed["error of a chunk's inverse"]
+
+
+def test_bench_refuses_a_wrong_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = _bench.Case(_bench.GATED_DELTA.operations[0], 2, 64, torch.float32)
+    (A,) = case.inputs(torch.device("cpu"))
+    for result in case.call(LA, (A,)), case.call(torch.linalg, (A,)):
+        assert case.judge((A,), result) < 1
+        result[0][1, 40, 8, 3] += 1e-2
+        with pytest.raises(_bench.WrongResult):
+            case.judge((A,), result)
