@@ -1,8 +1,9 @@
 """The linear attention of Qwen3-Next: one layer reads a prompt, a chunk of 64 tokens at a time.
 
-32 heads of 128 x 128 with keys of norm 1, on random data that have a part in common. Each chunk asks for the inverse of a
-unit lower triangular 64 x 64 matrix; beside it runs the formulation that models use with torch,
-two calls of torch.linalg.solve_triangular. Both are held against the rule token by token, float64.
+32 heads of 128 x 128 with keys of norm 1, on random data that have a part in common. Each chunk
+asks for the inverse of a unit lower triangular 64 x 64 matrix; beside it runs the formulation that
+models use with torch, two calls of torch.linalg.solve_triangular. Both are held against the rule
+token by token in float64.
 """
 
 from collections.abc import Callable
