@@ -1,4 +1,4 @@
-"""Launch plan of the Gated DeltaNet solves."""
+"""Launch plans of the Gated DeltaNet solves."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from mpslinalg._engines import empty, kernel, scalar
 # Rows of a chunk that the kernels are made for, and the threads of a group that shares them.
 CHUNK_SIZES = (16, 32, 64)
 THREADS = 64
+# Rows of a chunk whose system one kernel builds and inverts, and the threads of its group.
+SYSTEM_SIZE = 64
+SYSTEM_THREADS = 96
 
 
 def working(*dtypes: torch.dtype) -> torch.dtype:
@@ -59,4 +62,30 @@ _op.define(
     "gated_delta_solve_tril(Tensor A, Tensor? cu_seqlens, ScalarType dtype) -> Tensor",
     solve_tril,
     _solve_tril_fake,
+)
+
+
+def system(keys: Tensor, beta: Tensor, total: Tensor) -> Tensor:
+    """(I + A)^-1 for A[i, j] = beta[i] exp(total[i] - total[j]) keys[i] . keys[j], i > j.
+
+    For chunks of 64 tokens: keys (*, 64, K), beta and total (*, 64), all of one dtype.
+    """
+    X = _system_fake(keys, beta, total)
+    if X.numel() == 0:
+        return X
+    keys, beta, total = (x.resolve_neg().contiguous() for x in (keys, beta, total))
+    chunks = beta.numel() // SYSTEM_SIZE
+    kernel("gated_delta", "gated_delta_system", scalar(keys.dtype))(
+        keys, beta, total, X, keys.shape[-1],
+        threads=(SYSTEM_THREADS * chunks,), group=(SYSTEM_THREADS,),
+    )  # fmt: skip
+    return X
+
+
+def _system_fake(keys: Tensor, beta: Tensor, total: Tensor) -> Tensor:
+    return empty((*keys.shape[:-1], SYSTEM_SIZE), keys, row_major=True)
+
+
+_op.define(
+    "gated_delta_system(Tensor keys, Tensor beta, Tensor total) -> Tensor", system, _system_fake
 )

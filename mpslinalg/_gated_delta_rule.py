@@ -6,9 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mpslinalg import _op, _route
 from mpslinalg._check import same_device
-from mpslinalg._gated_delta_plan import CHUNK_SIZES, working
+from mpslinalg._gated_delta_plan import CHUNK_SIZES, SYSTEM_SIZE, working
 from mpslinalg._gated_delta_solve import DTYPES, solve_tril
+
+_system = torch.ops.mpslinalg.gated_delta_system.default
 
 # Under the root of a norm: flash-linear-attention's constant.
 NORM_EPS = 1e-6
@@ -90,9 +93,11 @@ def _chunk_rule(
     from_start = total.exp().unsqueeze(-1)
     to_end = (total[..., -1:] - total).exp().unsqueeze(-1)
 
-    k_beta = k * beta
-    X = _inverse((k_beta @ k.mT) * decay)
-    W = X @ (k_beta * from_start)
+    if _fused(k, beta, g):
+        X = _system(k, beta.squeeze(-1), total)
+    else:
+        X = _inverse((k * beta) @ k.mT * decay)
+    W = X @ (k * (beta * from_start))
     U = X @ (v * beta)
 
     # From one chunk to the next: S <- step S + written, both in one product.
@@ -106,6 +111,15 @@ def _chunk_rule(
     new_values = U - W @ before
     output = (q * from_start) @ before + ((q @ k.mT) * decay) @ new_values
     return output, states[-1].view(state.shape)
+
+
+def _fused(k: Tensor, beta: Tensor, g: Tensor) -> bool:
+    """Whether one kernel builds and inverts the systems: it has no derivative."""
+    return (
+        k.shape[-2] == SYSTEM_SIZE
+        and not _op.tracked(k, beta, g)
+        and _route.kernels("gated_delta_system", k)
+    )
 
 
 def _inverse(A: Tensor) -> Tensor:

@@ -6,31 +6,14 @@ constexpr constant int BLOCK = 16;
 // Matrices of 16 x 16 share a simdgroup: without the gap they would share its banks of memory too.
 template <int N> inline constexpr int tile_size() { return N * N + (N == 16 ? 16 : 0); }
 
-// X = (I + A)^-1 of one chunk by forward substitution; a lane owns the column `column` of X. Of A
-// only what lies below the diagonal is read, and rows from `rows` on count as zero. Simdgroups
-// meet once, when A is in `tile`; then each keeps the rows of X that it still needs where no other
-// one reads: the first in place of A, the second above the diagonal. All threads of the group
-// call it.
-template <typename In, typename Out, typename T, int N>
-inline void invert_chunk(
-    device const In* A,
-    long row_stride,
-    uint column_stride,
-    device Out* X,
-    ulong x_stride,
-    uint rows,
-    uint column,
-    threadgroup T* tile) {
+// X = (I + A)^-1 of one chunk by forward substitution; a lane owns the column `column` of X. A is
+// strictly lower in `tile`. The simdgroups of a chunk do not wait for each other: each keeps the
+// rows of X that it still needs where no other one reads, the first in place of A, the second above
+// the diagonal. Rows from `rows` on are not stored. All threads of a simdgroup call it.
+template <typename Out, typename T, int N>
+inline void invert_tile(
+    threadgroup T* tile, device Out* X, ulong x_stride, uint rows, uint column) {
   const uint first = column / 32 * 32;
-  device const In* entries = A + ulong(column) * column_stride;
-#pragma unroll(16)
-  for (uint r = first; r < uint(N); ++r) {
-    T entry = T(0);
-    if (column < r && r < rows) entry = T(entries[long(r) * row_stride]);
-    tile[r * uint(N) + column] = entry;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-
   device Out* own = X + column;
   for (uint r = 0; r < min(first, rows); ++r) own[r * x_stride] = Out(T(0));
   threadgroup T* solved = tile + column;
@@ -74,6 +57,29 @@ inline void invert_chunk(
       if (r < rows) own[r * x_stride] = Out(column > r ? T(0) : x[i]);
     }
   }
+}
+
+// The same from a chunk in device memory, of which only what lies below the diagonal is read; rows
+// from `rows` on count as zero. All threads of the group call it.
+template <typename In, typename Out, typename T, int N>
+inline void invert_chunk(
+    device const In* A,
+    long row_stride,
+    uint column_stride,
+    device Out* X,
+    ulong x_stride,
+    uint rows,
+    uint column,
+    threadgroup T* tile) {
+  device const In* entries = A + ulong(column) * column_stride;
+#pragma unroll(16)
+  for (uint r = column / 32 * 32; r < uint(N); ++r) {
+    T entry = T(0);
+    if (column < r && r < rows) entry = T(entries[long(r) * row_stride]);
+    tile[r * uint(N) + column] = entry;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  invert_tile<Out, T, N>(tile, X, x_stride, rows, column);
 }
 
 // A group of 64 threads inverts the chunks of N rows that its threads have columns for. A is
@@ -151,4 +157,91 @@ template <typename In, typename Out, typename T, int N>
       A + long(batch) * batch_stride + long(first) * row_stride + long(head) * head_stride,
       row_stride, column_stride, X + ((ulong(batch) * length + first) * heads + head) * uint(N),
       ulong(heads) * uint(N), rows, tid % uint(N), tile + tid / uint(N) * uint(tile_size<N>()));
+}
+
+constexpr constant int SLAB = 32;
+constexpr constant uint SLAB_STRIDE = SLAB + 4;
+
+// Adds a block of 32 x 32 of K K^T, from a slab of SLAB columns of K, to a simdgroup's sums: a lane
+// has the rows y + 4 i of `left` by the rows x + 8 j of `right`.
+template <typename T>
+inline void add_products(
+    thread T (&sums)[8][4], threadgroup const T* left, threadgroup const T* right, uint lane) {
+  threadgroup const T* a = left + lane / 8 * SLAB_STRIDE;
+  threadgroup const T* b = right + lane % 8 * SLAB_STRIDE;
+#pragma unroll(1)
+  for (uint k = 0; k < uint(SLAB); k += 4u) {
+    vec<T, 4> known[4];
+#pragma unroll
+    for (uint j = 0; j < 4u; ++j) {
+      known[j] = *(threadgroup const vec<T, 4>*)(b + 8u * j * SLAB_STRIDE + k);
+    }
+#pragma unroll
+    for (uint i = 0; i < 8u; ++i) {
+      const vec<T, 4> entry = *(threadgroup const vec<T, 4>*)(a + 4u * i * SLAB_STRIDE + k);
+#pragma unroll
+      for (uint j = 0; j < 4u; ++j) {
+        T sum = sums[i][j];
+        sum = fma(entry.x, known[j].x, sum);
+        sum = fma(entry.y, known[j].y, sum);
+        sum = fma(entry.z, known[j].z, sum);
+        sums[i][j] = fma(entry.w, known[j].w, sum);
+      }
+    }
+  }
+}
+
+// X = (I + A)^-1 for the strictly lower A[i][j] = beta[i] exp(total[i] - total[j]) keys[i] .
+// keys[j] of a chunk of 64 tokens, by a group of 96 threads: its simdgroups form the blocks of 32 x
+// 32 of A that are not zero, the first two of them on the diagonal, and these then invert.
+template <typename T>
+[[max_total_threads_per_threadgroup(96)]] kernel void gated_delta_system(
+    device const T* keys [[buffer(0)]],
+    device const T* beta [[buffer(1)]],
+    device const T* total [[buffer(2)]],
+    device T* X [[buffer(3)]],
+    constant uint& width [[buffer(4)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, tile, 64 * 64);
+  const uint top = simd == 0 ? 0u : 32u;
+  const uint left = simd == 1 ? 32u : 0u;
+  device const T* own = keys + ulong(group) * 64 * width;
+  T sums[8][4];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sums[i][j] = T(0);
+  }
+  for (uint begin = 0; begin < width; begin += uint(SLAB)) {
+    const bool inside = begin + lane < width;
+#pragma unroll(8)
+    for (uint r = simd; r < 64u; r += 3u) {
+      T entry = T(0);
+      if (inside) entry = own[ulong(r) * width + begin + lane];
+      tile[r * SLAB_STRIDE + lane] = entry;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    add_products(sums, tile + top * SLAB_STRIDE, tile + left * SLAB_STRIDE, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  device const T* rates = beta + ulong(group) * 64;
+  device const T* decay = total + ulong(group) * 64;
+#pragma unroll
+  for (uint i = 0; i < 8u; ++i) {
+    const uint row = top + lane / 8u + 4u * i;
+    const T rate = rates[row];
+    const T here = decay[row];
+#pragma unroll
+    for (uint j = 0; j < 4u; ++j) {
+      const uint column = left + lane % 8u + 8u * j;
+      // Above the diagonal the exponential may overflow.
+      const T distance = column < row ? here - decay[column] : T(0);
+      tile[row * 64u + column] = column < row ? rate * exp(distance) * sums[i][j] : T(0);
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simd < 2) invert_tile<T, T, 64>(tile, X + ulong(group) * 64 * 64, 64, 64, tid);
 }

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import mpslinalg as LA
-from mpslinalg import _bench, _gated_delta_patch
+from mpslinalg import _bench, _gated_delta_patch, _gated_delta_rule
 from mpslinalg._demo import gated_delta as demo
 from mpslinalg.gated_delta import (
     chunk_gated_delta_rule,
@@ -219,6 +219,34 @@ def test_opcheck(starts: list[int] | None, device: str) -> None:
     torch.library.opcheck(
         torch.ops.mpslinalg.gated_delta_solve_tril.default, (A, cu_seqlens, torch.float16)
     )
+
+
+def test_opcheck_of_the_system(device: str) -> None:
+    draw = generator()
+    keys, beta, total = (torch.randn(2, 64, *n, generator=draw) for n in ((5,), (), ()))
+    given = tuple(on(device, x) for x in (keys / 4, beta, -total.abs().cumsum(-1)))
+    torch.library.opcheck(torch.ops.mpslinalg.gated_delta_system.default, given)
+    mapped = torch.func.vmap(torch.ops.mpslinalg.gated_delta_system.default)(*given)
+    assert torch.equal(mapped, torch.ops.mpslinalg.gated_delta_system(*given))
+
+
+@pytest.mark.parametrize(("size", "tracked"), [(64, False), (64, True), (32, False)])
+def test_what_the_rule_launches(
+    size: int, tracked: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = [on(device, x) for x in inputs(70, dtype=torch.float32)]
+    seen: list[str] = []
+    for function in ("_system", "_inverse"):
+        ours = getattr(_gated_delta_rule, function)
+
+        def spy(*given: Tensor, ours: Any = ours, name: str = function) -> Any:
+            seen.append(name)
+            return ours(*given)
+
+        monkeypatch.setattr(_gated_delta_rule, function, spy)
+    tensors[1].requires_grad_(tracked)
+    rule(chunk_gated_delta_rule, tensors, chunk_size=size)
+    assert seen == ["_system" if size == 64 and not tracked else "_inverse"]
 
 
 A_GOOD = torch.zeros(1, 20, 2, 16)

@@ -107,13 +107,15 @@ def run_plans(dtype: torch.dtype) -> None:
 
 
 def run_gated_delta() -> None:
-    """The chunk solve from and to every dtype that Metal has."""
+    """The chunk solve from and to every dtype that Metal has; the fused one."""
     starts = torch.tensor([0, 3, 5], dtype=torch.int32)
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
     for size, given, result in product(_gated_delta_plan.CHUNK_SIZES, dtypes, dtypes):
         A = torch.zeros(1, 5, 2, size, dtype=given)
         for of_sequences in (None, starts):
             _gated_delta_plan.solve_tril(A, of_sequences, result)
+    keys, gates = torch.zeros(2, 64, 8), torch.zeros(2, 64)
+    _gated_delta_plan.system(keys, gates, gates)
 
 
 @pytest.fixture(scope="module")

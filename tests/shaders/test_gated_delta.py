@@ -174,6 +174,37 @@ def test_empty(shape: tuple[int, ...], device: str) -> None:
     assert solve(torch.empty(shape, device=device)).shape == shape
 
 
+@pytest.mark.parametrize("width", [1, 31, 32, 33, 128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
+def test_system(dtype: torch.dtype, width: int, device: str) -> None:
+    keys = random(2, 3, 64, width) + random(width, seed=1)
+    keys = (keys / keys.norm(dim=-1, keepdim=True)).to(dtype)
+    beta = random(2, 3, 64, seed=2).sigmoid().to(dtype)
+    # Decay enough for exp to overflow above the diagonal.
+    total = -random(2, 3, 64, seed=3).abs().mul(4).cumsum(-1).to(dtype)
+    X = _gated_delta_plan.system(*(on(device, x) for x in (keys, beta, total))).cpu()
+    assert X.dtype == dtype
+    assert X.shape == (2, 3, 64, 64)
+    k, b, t = (x.double().numpy() for x in (keys, beta, total))
+    for i in np.ndindex(2, 3):
+        decay = np.exp(np.tril(t[i][:, None] - t[i][None]))
+        L = np.tril(b[i][:, None] * decay * (k[i] @ k[i].T), -1) + np.eye(64)
+        exact = scipy.linalg.solve_triangular(L, np.eye(64), lower=True, unit_diagonal=True)
+        assert abs(X[i].double().numpy() - exact).max() < 64 * torch.finfo(dtype).eps
+        assert (X[i].triu(1) == 0).all()
+    assert abs(L - np.eye(64)).max() > 0.1
+
+
+def test_system_of_views(device: str) -> None:
+    keys, beta, total = (on(device, x) for x in (random(3, 64, 5), random(3, 64), random(3, 64)))
+    keys, total = keys / 4, -total.abs().cumsum(-1)
+    expected = _gated_delta_plan.system(keys, beta, total)
+    for view in ("gaps", "offset", "batch_inside", "neg"):
+        given = [VIEWS[view](x) for x in (keys, beta, total)]
+        assert torch.equal(_gated_delta_plan.system(*given), expected)
+    assert _gated_delta_plan.system(keys[:0], beta[:0], total[:0]).shape == (0, 64, 64)
+
+
 CAST = """template <typename S>
 kernel void widen(device const S* from [[buffer(0)]], device float* to [[buffer(1)]],
                   uint id [[thread_position_in_grid]]) {

@@ -66,12 +66,14 @@ MPSL_PER_TYPE(double)
 MPSL_INLINE float fabs(float x) { return __builtin_fabsf(x); }
 MPSL_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
 MPSL_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+MPSL_INLINE float exp(float x) { return __builtin_expf(x); }
 MPSL_INLINE float log(float x) { return __builtin_logf(x); }
 MPSL_INLINE float ldexp(float x, int k) { return __builtin_ldexpf(x, k); }
 MPSL_INLINE float frexp(float x, int& k) { return __builtin_frexpf(x, &k); }
 MPSL_INLINE double fabs(double x) { return __builtin_fabs(x); }
 MPSL_INLINE double sqrt(double x) { return __builtin_sqrt(x); }
 MPSL_INLINE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+MPSL_INLINE double exp(double x) { return __builtin_exp(x); }
 MPSL_INLINE double log(double x) { return __builtin_log(x); }
 MPSL_INLINE double ldexp(double x, int k) { return __builtin_ldexp(x, k); }
 MPSL_INLINE double frexp(double x, int& k) { return __builtin_frexp(x, &k); }
