@@ -16,6 +16,12 @@ THREADS = 64
 # Rows of a chunk whose system one kernel builds and inverts, and the threads of its group.
 SYSTEM_SIZE = 64
 SYSTEM_THREADS = 96
+# Rows of a state that one group of STEP_THREADS takes, the columns that it has, and the tokens of a
+# launch: some 5 us each, and a launch may not take longer than 40 ms on a slow GPU.
+STEP_KEYS = 256
+STEP_COLUMNS = 32
+STEP_THREADS = 128
+STEP_TOKENS = 1024
 
 
 def working(*dtypes: torch.dtype) -> torch.dtype:
@@ -88,4 +94,52 @@ def _system_fake(keys: Tensor, beta: Tensor, total: Tensor) -> Tensor:
 
 _op.define(
     "gated_delta_system(Tensor keys, Tensor beta, Tensor total) -> Tensor", system, _system_fake
+)
+
+
+def step(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    normalized: bool,
+) -> tuple[Tensor, Tensor]:
+    """Output and last state of the rule for at most STEP_TOKENS tokens.
+
+    query, key (*, T, G, K), value (*, T, H, V) of one dtype; g, beta (*, T, H) and state
+    (*, H, K, V) of the dtype that it is computed in.
+    """
+    output, last = _step_fake(query, key, value, g, beta, state, normalized)
+    given = [x.resolve_neg().contiguous() for x in (query, key, value, g, beta, state)]
+    if state.numel() == 0 or g.numel() == 0:
+        return output.zero_(), last.copy_(state)
+    length, groups, keys = query.shape[-3:]
+    heads, values = value.shape[-2:]
+    kernel("gated_delta", "gated_delta_step", scalar(query.dtype), scalar(state.dtype))(
+        *given, output, last, length, groups, heads, keys, values, normalized,
+        threads=(-(-values // STEP_COLUMNS) * STEP_THREADS, state.numel() // (keys * values)),
+        group=(STEP_THREADS, 1),
+    )  # fmt: skip
+    return output, last
+
+
+def _step_fake(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    normalized: bool,
+) -> tuple[Tensor, Tensor]:
+    return empty(value.shape, value, row_major=True), empty(state.shape, state, row_major=True)
+
+
+_op.define(
+    "gated_delta_step(Tensor query, Tensor key, Tensor value, Tensor g, Tensor beta, Tensor state, "
+    "bool normalized) -> (Tensor, Tensor)",
+    step,
+    _step_fake,
 )

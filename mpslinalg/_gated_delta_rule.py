@@ -8,10 +8,11 @@ from torch import Tensor
 
 from mpslinalg import _op, _route
 from mpslinalg._check import same_device
-from mpslinalg._gated_delta_plan import CHUNK_SIZES, SYSTEM_SIZE, working
+from mpslinalg._gated_delta_plan import CHUNK_SIZES, STEP_KEYS, STEP_TOKENS, SYSTEM_SIZE, working
 from mpslinalg._gated_delta_solve import DTYPES, solve_tril
 
 _system = torch.ops.mpslinalg.gated_delta_system.default
+_step = torch.ops.mpslinalg.gated_delta_step.default
 
 # Under the root of a norm: flash-linear-attention's constant.
 NORM_EPS = 1e-6
@@ -154,22 +155,60 @@ def recurrent_gated_delta_rule(
 
     Same contract as `torch_recurrent_gated_delta_rule` of Hugging Face transformers. Differences:
     float64 is computed in float64. Arguments, returns and errors are those of
-    `chunk_gated_delta_rule`, which is the faster for more than a few tokens.
+    `chunk_gated_delta_rule`, which is the faster for more than a few tokens. Where no derivative
+    is asked for and K <= 256 it is one launch.
     """
-    _check_rule("recurrent_gated_delta_rule", query, key, value, g, beta, initial_state)
-    q, k, v, g_, b, state = _working(
-        query, key, value, g, beta, initial_state, use_qk_l2norm_in_kernel
-    )
-    decay = g_.exp()[..., None, None]
+    given = (query, key, value, g, beta, initial_state)
+    _check_rule("recurrent_gated_delta_rule", *given)
+    tensors = (x for x in given if x is not None)
+    if (
+        _route.kernels("gated_delta_step", query)
+        and key.shape[-1] <= STEP_KEYS
+        and not _op.tracked(*tensors)
+    ):
+        output, state = _by_steps(*given, normalized=use_qk_l2norm_in_kernel)
+    else:
+        output, state = _by_tokens(*_working(*given, use_qk_l2norm_in_kernel))
+    return output.to(query.dtype), state if output_final_state else None
+
+
+def _by_steps(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor | None,
+    normalized: bool,
+) -> tuple[Tensor, Tensor]:
+    """The rule by a kernel, which has no derivative."""
+    dtype = working(*(x.dtype for x in (query, key, value, g, beta)))
+    same = query.dtype == key.dtype == value.dtype and dtype == torch.float32
+    stored = query.dtype if same else dtype
+    q, k, v = (x.to(stored) for x in (query, key, value))
+    g, beta = g.to(dtype), beta.to(dtype)
+    if state is None:
+        state = g.new_zeros(g.shape[0], g.shape[2], key.shape[-1], value.shape[-1])
+    state, outputs = state.to(dtype), []
+    for first in range(0, max(g.shape[1], 1), STEP_TOKENS):
+        part = (x[:, first : first + STEP_TOKENS] for x in (q, k, v, g, beta))
+        output, state = _step(*part, state, normalized)
+        outputs.append(output)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1), state
+
+
+def _by_tokens(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    decay = g.exp()[..., None, None]
     outputs = []
     for t in range(g.shape[1]):
         column = k[:, t].unsqueeze(-1)
         state = state * decay[:, t]
-        new = b[:, t].unsqueeze(-1) * (v[:, t] - (column.mT @ state).squeeze(-2))
+        new = beta[:, t].unsqueeze(-1) * (v[:, t] - (column.mT @ state).squeeze(-2))
         state = state + column * new.unsqueeze(-2)
         outputs.append((q[:, t].unsqueeze(-2) @ state).squeeze(-2))
-    output = torch.stack(outputs, 1) if outputs else torch.zeros_like(v)
-    return output.to(query.dtype), state if output_final_state else None
+    return torch.stack(outputs, 1) if outputs else torch.zeros_like(v), state
 
 
 def _working(

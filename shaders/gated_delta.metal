@@ -237,11 +237,106 @@ template <typename T>
 #pragma unroll
     for (uint j = 0; j < 4u; ++j) {
       const uint column = left + lane % 8u + 8u * j;
-      // Above the diagonal the exponential may overflow.
-      const T distance = column < row ? here - decay[column] : T(0);
-      tile[row * 64u + column] = column < row ? rate * exp(distance) * sums[i][j] : T(0);
+      const T entry = rate * exp(here - decay[column]) * sums[i][j];
+      tile[row * 64u + column] = column < row ? entry : T(0);
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (simd < 2) invert_tile<T, T, 64>(tile, X + ulong(group) * 64 * 64, 64, 64, tid);
+}
+
+// The rows of a state that one kernel takes, and the simdgroups that share them.
+constexpr constant uint MAX_KEYS = 256;
+constexpr constant uint STEP_SIMDS = 4;
+
+// The gated delta rule for `length` tokens: a group of 128 threads has 32 columns of the state of
+// one head, a simdgroup every fourth row of them. For a token
+//   S <- exp(g) S + k (beta (v - exp(g) S^T k))^T, o = S^T q,
+// and both products with S are taken before it changes. `last` holds the state between tokens; a
+// thread reads back what it wrote. Queries and keys are divided by their norms if `normalized`.
+template <typename In, typename T>
+[[max_total_threads_per_threadgroup(128)]] kernel void gated_delta_step(
+    device const In* query [[buffer(0)]],
+    device const In* key [[buffer(1)]],
+    device const In* value [[buffer(2)]],
+    device const T* g [[buffer(3)]],
+    device const T* beta [[buffer(4)]],
+    device const T* state [[buffer(5)]],
+    device In* output [[buffer(6)]],
+    device T* last [[buffer(7)]],
+    constant uint& length [[buffer(8)]],
+    constant uint& groups [[buffer(9)]],
+    constant uint& heads [[buffer(10)]],
+    constant uint& keys [[buffer(11)]],
+    constant uint& values [[buffer(12)]],
+    constant uint& normalized [[buffer(13)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, q, MAX_KEYS);
+  THREADGROUP_ARRAY(T, k, MAX_KEYS);
+  THREADGROUP_ARRAY(T, sums, 2 * STEP_SIMDS * 32);
+  const uint column = group.x * 32 + lane;
+  const bool inside = column < values;
+  const uint batch = group.y / heads;
+  const uint head = group.y % heads;
+  const ulong of_state = ulong(group.y) * keys * values + column;
+  device T* own = last + of_state;
+  for (uint t = 0; t < length; ++t) {
+    const ulong token = ulong(batch) * length + t;
+    const ulong of_keys = (token * groups + head / (heads / groups)) * keys;
+    for (uint r = tid; r < keys; r += 32u * STEP_SIMDS) {
+      q[r] = T(query[of_keys + r]);
+      k[r] = T(key[of_keys + r]);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    T qq = T(0);
+    T kk = T(0);
+    T qk = T(0);
+    for (uint r = lane; r < keys; r += 32u) {
+      qq = fma(q[r], q[r], qq);
+      kk = fma(k[r], k[r], kk);
+      qk = fma(q[r], k[r], qk);
+    }
+    qk = simd_sum(qk);
+    // flash-linear-attention's constant under the root.
+    qq = normalized != 0 ? T(1) / sqrt(simd_sum(qq) + T(1e-6f)) : T(1);
+    kk = normalized != 0 ? T(1) / sqrt(simd_sum(kk) + T(1e-6f)) : T(1);
+
+    device const T* before = t == 0 ? state + of_state : own;
+    T with_k = T(0);
+    T with_q = T(0);
+#pragma unroll(8)
+    for (uint r = simd; r < keys; r += STEP_SIMDS) {
+      const T entry = inside ? before[ulong(r) * values] : T(0);
+      with_k = fma(k[r], entry, with_k);
+      with_q = fma(q[r], entry, with_q);
+    }
+    sums[simd * 32 + lane] = with_k;
+    sums[(STEP_SIMDS + simd) * 32 + lane] = with_q;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    with_k = T(0);
+    with_q = T(0);
+#pragma unroll
+    for (uint s = 0; s < STEP_SIMDS; ++s) {
+      with_k += sums[s * 32 + lane];
+      with_q += sums[(STEP_SIMDS + s) * 32 + lane];
+    }
+    const T decay = exp(g[token * heads + head]);
+    const ulong of_value = (token * heads + head) * values + column;
+    const T given = inside ? T(value[of_value]) : T(0);
+    const T written = beta[token * heads + head] * fma(-decay * kk, with_k, given);
+    if (simd == 0 && inside) {
+      const T scale = qq / sqrt(T(keys));
+      output[of_value] = In(scale * fma(decay, with_q, kk * qk * written));
+    }
+#pragma unroll(8)
+    for (uint r = simd; r < keys; r += STEP_SIMDS) {
+      if (inside) {
+        own[ulong(r) * values] = fma(decay, before[ulong(r) * values], kk * k[r] * written);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
 }

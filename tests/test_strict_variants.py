@@ -107,7 +107,7 @@ def run_plans(dtype: torch.dtype) -> None:
 
 
 def run_gated_delta() -> None:
-    """The chunk solve from and to every dtype that Metal has; the fused one."""
+    """The chunk solve from and to every dtype that Metal has; the other kernels."""
     starts = torch.tensor([0, 3, 5], dtype=torch.int32)
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
     for size, given, result in product(_gated_delta_plan.CHUNK_SIZES, dtypes, dtypes):
@@ -116,6 +116,10 @@ def run_gated_delta() -> None:
             _gated_delta_plan.solve_tril(A, of_sequences, result)
     keys, gates = torch.zeros(2, 64, 8), torch.zeros(2, 64)
     _gated_delta_plan.system(keys, gates, gates)
+    for given in dtypes:
+        tokens, gates = torch.zeros(1, 2, 1, 3, dtype=given), torch.zeros(1, 2, 1)
+        state = torch.zeros(1, 1, 3, 3)
+        _gated_delta_plan.step(tokens, tokens, tokens, gates, gates, state, True)
 
 
 @pytest.fixture(scope="module")

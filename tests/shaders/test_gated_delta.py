@@ -15,6 +15,8 @@ from tests.inputs import VIEWS, name, on
 
 pytestmark = pytest.mark.usefixtures("checked")
 
+Array = NDArray[np.float64]
+
 SIZES = (16, 32, 64)
 EPS = 2.0**-24
 # Each kernel variant takes the compiler time: halves where a size differs in how it is read.
@@ -44,7 +46,7 @@ def bounds(length: int, size: int, starts: list[int] | None) -> list[tuple[int, 
     ]
 
 
-def strictly_lower(A: Tensor, first: int, end: int) -> NDArray[np.float64]:
+def strictly_lower(A: Tensor, first: int, end: int) -> Array:
     """A chunk of (T, BT) rows as SciPy sees it."""
     return np.tril(A[first:end, : end - first].double().numpy(), -1)
 
@@ -203,6 +205,68 @@ def test_system_of_views(device: str) -> None:
         given = [VIEWS[view](x) for x in (keys, beta, total)]
         assert torch.equal(_gated_delta_plan.system(*given), expected)
     assert _gated_delta_plan.system(keys[:0], beta[:0], total[:0]).shape == (0, 64, 64)
+
+
+def by_tokens(tensors: tuple[Tensor, ...], normalized: bool) -> tuple[Array, Array]:
+    q, k, v, g, beta, state = (x.double().numpy() for x in tensors)
+    if normalized:
+        q, k = (x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6) for x in (q, k))
+    q, k = (np.repeat(x, v.shape[2] // x.shape[2], 2) for x in (q, k))
+    output, state = np.empty_like(v), state.copy()
+    for t in range(v.shape[1]):
+        state *= np.exp(g[:, t])[..., None, None]
+        seen = np.einsum("bhk,bhkv->bhv", k[:, t], state)
+        new = beta[:, t, :, None] * (v[:, t] - seen)
+        state += k[:, t, :, :, None] * new[:, :, None]
+        output[:, t] = np.einsum("bhk,bhkv->bhv", q[:, t], state) / np.sqrt(k.shape[-1])
+    return output, state
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "sizes"),
+    [
+        (torch.float32, (1, 1, 1, 1, 1)),
+        (torch.float32, (3, 2, 4, 33, 31)),
+        (torch.float32, (2, 1, 2, 256, 33)),
+        (torch.bfloat16, (2, 2, 2, 128, 64)),
+        (torch.float64, (3, 1, 3, 5, 40)),
+    ],
+    ids=name,
+)
+def test_step(dtype: torch.dtype, sizes: tuple[int, ...], normalized: bool, device: str) -> None:
+    length, groups, heads, keys, values = sizes
+    inner = torch.float64 if dtype == torch.float64 else torch.float32
+    q, k = (random(2, length, groups, keys, seed=seed).to(dtype) for seed in (0, 1))
+    if not normalized:
+        q, k = q / keys, k / keys
+    v = random(2, length, heads, values, seed=2).to(dtype)
+    g, beta = (random(2, length, heads, seed=seed).to(inner) for seed in (3, 4))
+    tensors = (q, k, v, -g.abs(), beta.sigmoid(), random(2, heads, keys, values, seed=5).to(inner))
+    expected, last = by_tokens(tensors, normalized)
+    q, k, v, g, beta, before = (on(device, x) for x in tensors)
+    output, state = _gated_delta_plan.step(q, k, v, g, beta, before, normalized)
+    assert output.dtype == dtype
+    assert state.dtype == inner
+    tolerance = 8 * torch.finfo(inner).eps
+    np.testing.assert_allclose(state.cpu(), last, atol=tolerance * abs(last).max(), rtol=0)
+    bound = max(tolerance, torch.finfo(dtype).eps) * abs(expected).max()
+    np.testing.assert_allclose(output.cpu().double(), expected, atol=bound, rtol=0)
+
+
+@pytest.mark.parametrize("empty", range(5))
+def test_step_without_anything(empty: int, device: str) -> None:
+    sizes = [2, 3, 2, 4, 5]
+    sizes[empty] = 0
+    batch, length, heads, keys, values = sizes
+    shapes = [(batch, length, heads, n) for n in (keys, keys, values)]
+    q, k, v = (torch.ones(shape, device=device) for shape in shapes)
+    g = torch.zeros(batch, length, heads, device=device)
+    state = random(batch, heads, keys, values).to(device)
+    output, last = _gated_delta_plan.step(q, k, v, g, g, state, False)
+    assert output.shape == v.shape
+    assert (output == 0).all() or length == 0
+    assert torch.equal(last, state)
 
 
 CAST = """template <typename S>
