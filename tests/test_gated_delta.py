@@ -16,14 +16,16 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import mpslinalg as LA
-from mpslinalg import _bench, _gated_delta_patch, _gated_delta_rule, _timing
+from mpslinalg import _bench, _engines, _gated_delta_patch, _gated_delta_rule, _timing
 from mpslinalg._demo import gated_delta as demo
+from mpslinalg._engines import metal
 from mpslinalg.gated_delta import (
     chunk_gated_delta_rule,
     patch_transformers,
     recurrent_gated_delta_rule,
     solve_tril,
 )
+from tests import metal_stand_in
 from tests.inputs import name, on
 
 pytestmark = [
@@ -512,6 +514,34 @@ def test_rule_refuses_the_rest() -> None:
         rule(chunk_gated_delta_rule, tensors)
 
 
+def test_launches_on_metal(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel, through the stand-in for torch's call: the bits of the CPU engine."""
+    if device != "cpu":
+        pytest.skip("the stand-in runs on the CPU engine")
+    A, tensors = random_rows(16, torch.float32), inputs(70, dtype=torch.float32)
+
+    def results() -> list[Tensor]:
+        return [
+            solve_tril(A, output_dtype=torch.bfloat16),
+            solve_tril(A.half(), torch.tensor(STARTS)),
+            *rule(chunk_gated_delta_rule, tensors),
+            *rule(recurrent_gated_delta_rule, tensors, use_qk_l2norm_in_kernel=True),
+        ]
+
+    expected = results()
+    texts: list[str] = []
+
+    def compiled(text: str) -> metal_stand_in.Library:
+        texts.append(text)
+        return metal_stand_in.compile_shader(text)
+
+    monkeypatch.setattr(torch._C, "_mps_compileShader", compiled, raising=False)
+    monkeypatch.setitem(_engines.ENGINES, "cpu", metal.MetalEngine())
+    for found, exact in zip(results(), expected, strict=True):
+        assert torch.equal(found, exact)
+    assert len(texts) == 4
+
+
 # Hugging Face transformers
 
 
@@ -637,8 +667,8 @@ def test_patch_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "TOKENS", {"cpu": 64})
-    monkeypatch.setattr(_timing, "MINIMUM_TIMINGS", 1)
     monkeypatch.setattr(_timing, "ENOUGH_S", 0.0)
+    monkeypatch.setattr(demo, "medians", functools.partial(_timing.medians, minimum=1))
     report = demo.run(torch.device("cpu"))
     assert all(check.passed for check in report.checks)
     assert len(report.checks) == 3
