@@ -4,6 +4,7 @@ import functools
 import importlib
 import itertools
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -650,6 +651,32 @@ def test_patch_as_a_plain_call(transformers: Any) -> None:
     patch.undo()
     patch.undo()
     assert all(a is b for a, b in zip(before, functions(), strict=True))
+
+
+def test_layers_that_hold_their_functions() -> None:
+    """As in transformers 4, where a patch of the module would come too late for a model."""
+
+    def theirs(*given: Tensor) -> str:
+        return "theirs"
+
+    class OldGatedDeltaNet(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.chunk_gated_delta_rule = theirs
+
+    module = types.ModuleType("modeling_old")
+    module.OldGatedDeltaNet = OldGatedDeltaNet  # type: ignore[attr-defined]
+    before = OldGatedDeltaNet()
+    with _gated_delta_patch.Patch() as patch:
+        _gated_delta_patch._patch_module(module, patch)
+        tensors = inputs(20, dtype=torch.float32)[:5]
+        expected, _ = chunk_gated_delta_rule(*tensors[:3], g=tensors[3], beta=tensors[4])
+        during = OldGatedDeltaNet()
+        for layer in (before, during):
+            assert torch.equal(layer.chunk_gated_delta_rule(*tensors)[0], expected)
+        assert not hasattr(OldGatedDeltaNet, "recurrent_gated_delta_rule")
+    for layer in (before, during, OldGatedDeltaNet()):
+        assert layer.chunk_gated_delta_rule() == "theirs"
 
 
 def test_patched_rule_refuses_packed_sequences(transformers: Any) -> None:
