@@ -656,7 +656,7 @@ def test_patch_as_a_plain_call(transformers: Any) -> None:
 def test_layers_that_hold_their_functions() -> None:
     """As in transformers 4, where a patch of the module would come too late for a model."""
 
-    def theirs(*given: Tensor) -> str:
+    def theirs(*given: Tensor) -> Any:
         return "theirs"
 
     class OldGatedDeltaNet(torch.nn.Module):
@@ -669,11 +669,11 @@ def test_layers_that_hold_their_functions() -> None:
     before = OldGatedDeltaNet()
     with _gated_delta_patch.Patch() as patch:
         _gated_delta_patch._patch_module(module, patch)
-        tensors = inputs(20, dtype=torch.float32)[:5]
-        expected, _ = chunk_gated_delta_rule(*tensors[:3], g=tensors[3], beta=tensors[4])
+        q, k, v, g, beta, _ = inputs(20, dtype=torch.float32)
+        expected, _ = chunk_gated_delta_rule(q, k, v, g, beta)
         during = OldGatedDeltaNet()
         for layer in (before, during):
-            assert torch.equal(layer.chunk_gated_delta_rule(*tensors)[0], expected)
+            assert torch.equal(layer.chunk_gated_delta_rule(q, k, v, g, beta)[0], expected)
         assert not hasattr(OldGatedDeltaNet, "recurrent_gated_delta_rule")
     for layer in (before, during, OldGatedDeltaNet()):
         assert layer.chunk_gated_delta_rule() == "theirs"
