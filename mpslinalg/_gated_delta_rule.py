@@ -16,6 +16,8 @@ _step = torch.ops.mpslinalg.gated_delta_step.default
 
 # Under the root of a norm: flash-linear-attention's constant.
 NORM_EPS = 1e-6
+# Tokens that go through at once, all sequences together: for 32 heads of 128 x 128 some 600 MB.
+PART_TOKENS = 4096
 
 
 def chunk_gated_delta_rule(
@@ -67,29 +69,26 @@ def chunk_gated_delta_rule(
     _check_rule(name, query, key, value, g, beta, initial_state)
     if chunk_size not in CHUNK_SIZES:
         raise RuntimeError(f"{name}: chunk_size must be one of {CHUNK_SIZES}, but got {chunk_size}")
-    batch, length, heads = g.shape
-    q, k, v, g_, b, state = _working(
-        query, key, value, g, beta, initial_state, use_qk_l2norm_in_kernel
-    )
-    # A dummy token leaves the state as it is: no decay, nothing written.
-    q, k, v = (_chunked(x, chunk_size) for x in (q, k, v))
-    g_, b = (_chunked(x.unsqueeze(-1), chunk_size) for x in (g_, b))
-    if length == 0:
-        output, last = v.new_zeros(batch, 0, heads, v.shape[-1]), state
-    else:
-        output, last = _chunk_rule(q, k, v, g_.squeeze(-1), b, state)
-        output = output.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :length]
-    output = output.to(query.dtype).contiguous()
-    return output, last if output_final_state else None
+    # Memory for the states before all chunks grows with their number: a long text goes in parts.
+    batch, length = g.shape[:2]
+    part = max(PART_TOKENS // (max(batch, 1) * chunk_size), 1) * chunk_size
+    given, outputs = (query, key, value, g, beta), []
+    state = _state(*given, initial_state)
+    for first in range(0, length, part):
+        tokens = (_chunked(x[:, first : first + part], chunk_size) for x in given)
+        chunks, state = _chunk_rule(state, *_prepared(use_qk_l2norm_in_kernel, *tokens))
+        outputs.append(chunks.permute(1, 0, 3, 2, 4).flatten(1, 2).to(query.dtype))
+    output = torch.cat(outputs, 1) if outputs else torch.zeros_like(value).to(query.dtype)
+    return output[:, :length].contiguous(), state if output_final_state else None
 
 
 def _chunk_rule(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
+    state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Output (C, B, H, L, V) and last state for chunks (C, B, H, L, *) and a state (B, H, K, V)."""
-    total = g.cumsum(-1)
+    total, beta = g.cumsum(-1), beta.unsqueeze(-1)
     distance = total.unsqueeze(-1) - total.unsqueeze(-2)
-    above = torch.ones_like(distance[0, 0, 0], dtype=torch.bool).triu(1)
+    above = torch.ones(distance.shape[-2:], dtype=torch.bool, device=g.device).triu(1)
     decay = distance.masked_fill(above, -torch.inf).exp()
     from_start = total.exp().unsqueeze(-1)
     to_end = (total[..., -1:] - total).exp().unsqueeze(-1)
@@ -103,12 +102,13 @@ def _chunk_rule(
 
     # From one chunk to the next: S <- step S + written, both in one product.
     k_end = (k * to_end).mT
-    step = _identity(k) * from_start[..., -1:, :] - k_end @ W
+    identity = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
+    step = identity * from_start[..., -1:, :] - k_end @ W
     written = k_end @ U
     states = [state.flatten(0, 1)]
     for A, B in zip(step.flatten(1, 2).unbind(), written.flatten(1, 2).unbind(), strict=True):
         states.append(torch.baddbmm(B, A, states[-1]))
-    before = torch.stack(states[:-1]).view(-1, *state.shape)
+    before = torch.stack(states[:-1]).view(len(k), *state.shape)
     new_values = U - W @ before
     output = (q * from_start) @ before + ((q @ k.mT) * decay) @ new_values
     return output, states[-1].view(state.shape)
@@ -126,19 +126,17 @@ def _fused(k: Tensor, beta: Tensor, g: Tensor) -> bool:
 def _inverse(A: Tensor) -> Tensor:
     """(I + A)^-1 of matrices (*, L, L), of which only what lies below the diagonal counts."""
     size = A.shape[-1]
-    return solve_tril(A.reshape(1, -1, 1, size), output_dtype=A.dtype).view(A.shape)
-
-
-def _identity(k: Tensor) -> Tensor:
-    return torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
+    return solve_tril(A.reshape(1, A.numel() // size, 1, size), output_dtype=A.dtype).view(A.shape)
 
 
 def _chunked(x: Tensor, size: int) -> Tensor:
-    """(B, T, H, D) as (C, B, H, size, D), with zeros after the last token."""
-    padding = -x.shape[1] % size
-    x = F.pad(x, (0, 0, 0, 0, 0, padding)) if padding else x.contiguous()
-    batch, length, heads, width = x.shape
-    return x.view(batch, length // size, size, heads, width).permute(1, 0, 3, 2, 4).contiguous()
+    """(B, T, H, *) as (C, B, H, size, *). Zeros after the last token leave the state as it is."""
+    batch, length, heads, *rest = x.shape
+    count = -(-length // size)
+    if length % size:
+        x = F.pad(x, (*(0, 0) * len(rest), 0, 0, 0, count * size - length))
+    x = x.reshape(batch, count, size, heads, *rest).transpose(0, 1).transpose(2, 3)
+    return x.contiguous()
 
 
 def recurrent_gated_delta_rule(
@@ -168,7 +166,8 @@ def recurrent_gated_delta_rule(
     ):
         output, state = _by_steps(*given, normalized=use_qk_l2norm_in_kernel)
     else:
-        output, state = _by_tokens(*_working(*given, use_qk_l2norm_in_kernel))
+        tokens = (x.transpose(1, 2) for x in given[:5])
+        output, state = _by_tokens(_state(*given), *_prepared(use_qk_l2norm_in_kernel, *tokens))
     return output.to(query.dtype), state if output_final_state else None
 
 
@@ -178,7 +177,7 @@ def _by_steps(
     value: Tensor,
     g: Tensor,
     beta: Tensor,
-    state: Tensor | None,
+    initial: Tensor | None,
     normalized: bool,
 ) -> tuple[Tensor, Tensor]:
     """The rule by a kernel, which has no derivative."""
@@ -187,9 +186,7 @@ def _by_steps(
     stored = query.dtype if same else dtype
     q, k, v = (x.to(stored) for x in (query, key, value))
     g, beta = g.to(dtype), beta.to(dtype)
-    if state is None:
-        state = g.new_zeros(g.shape[0], g.shape[2], key.shape[-1], value.shape[-1])
-    state, outputs = state.to(dtype), []
+    state, outputs = _state(query, key, value, g, beta, initial), []
     for first in range(0, max(g.shape[1], 1), STEP_TOKENS):
         part = (x[:, first : first + STEP_TOKENS] for x in (q, k, v, g, beta))
         output, state = _step(*part, state, normalized)
@@ -198,43 +195,51 @@ def _by_steps(
 
 
 def _by_tokens(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
+    state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """Output (B, T, H, V) and last state for tokens (B, H, T, *)."""
     decay = g.exp()[..., None, None]
     outputs = []
-    for t in range(g.shape[1]):
-        column = k[:, t].unsqueeze(-1)
-        state = state * decay[:, t]
-        new = beta[:, t].unsqueeze(-1) * (v[:, t] - (column.mT @ state).squeeze(-2))
+    for t in range(g.shape[2]):
+        column = k[:, :, t].unsqueeze(-1)
+        state = state * decay[:, :, t]
+        new = beta[:, :, t, None] * (v[:, :, t] - (column.mT @ state).squeeze(-2))
         state = state + column * new.unsqueeze(-2)
-        outputs.append((q[:, t].unsqueeze(-2) @ state).squeeze(-2))
-    return torch.stack(outputs, 1) if outputs else torch.zeros_like(v), state
+        outputs.append((q[:, :, t].unsqueeze(-2) @ state).squeeze(-2))
+    return torch.stack(outputs, 1) if outputs else torch.zeros_like(v.transpose(1, 2)), state
 
 
-def _working(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    initial_state: Tensor | None,
-    normalized: bool,
+def _prepared(
+    normalized: bool, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor
 ) -> tuple[Tensor, ...]:
-    """What is computed with: one dtype, a query and a key for every head, scaled, and a state."""
-    heads, width = value.shape[2:]
-    given = (query, key, value, g, beta)
-    dtype = working(*(x.dtype for x in given))
-    q, k, v, g, beta = (x.to(dtype) for x in given)
+    """What is computed with, from (*, G, T, K) and (*, H, T, *): of one dtype, all of H heads."""
+    dtype = working(*(x.dtype for x in (query, key, value, g, beta)))
+    q, k, v, g, beta = (x.to(dtype) for x in (query, key, value, g, beta))
+    scale = k.shape[-1] ** -0.5
     if normalized:
-        q, k = (x * (x.square().sum(-1, keepdim=True) + NORM_EPS).rsqrt() for x in (q, k))
-    if k.shape[2] != heads:
-        q, k = (x.repeat_interleave(heads // k.shape[2], 2) for x in (q, k))
-    q = q * k.shape[-1] ** -0.5
-    if initial_state is None:
-        state = k.new_zeros(k.shape[0], heads, k.shape[-1], width)
+        q = q * (_inverse_norm(q) * scale)
+        k = k * _inverse_norm(k)
     else:
-        state = initial_state.to(dtype)
-    return q, k, v, g, beta, state
+        q = q * scale
+    if k.shape[-3] != v.shape[-3]:
+        q, k = (x.repeat_interleave(v.shape[-3] // k.shape[-3], -3) for x in (q, k))
+    return q, k, v, g, beta
+
+
+def _inverse_norm(x: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (norm.square() + NORM_EPS).rsqrt()
+
+
+def _state(
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, initial: Tensor | None
+) -> Tensor:
+    """The state before the first token."""
+    dtype = working(*(x.dtype for x in (query, key, value, g, beta)))
+    if initial is not None:
+        return initial.to(dtype)
+    shape = (key.shape[0], value.shape[2], key.shape[-1], value.shape[-1])
+    return torch.zeros(shape, dtype=dtype, device=key.device)
 
 
 def _check_rule(

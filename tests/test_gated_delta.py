@@ -419,6 +419,31 @@ def test_more_tokens_than_one_launch_takes(device: str, monkeypatch: pytest.Monk
         assert torch.equal(found, whole)
 
 
+def test_a_long_text_goes_in_parts(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [on(device, x) for x in inputs(150, dtype=torch.float32)]
+    expected = by_tokens(tensors)
+    monkeypatch.setattr(_gated_delta_rule, "PART_TOKENS", 2 * 64)  # of two sequences
+    parts: list[int] = []
+    one = _gated_delta_rule._chunk_rule
+
+    def spy(*given: Tensor) -> Any:
+        parts.append(len(given[1]))
+        return one(*given)
+
+    monkeypatch.setattr(_gated_delta_rule, "_chunk_rule", spy)
+    for found, exact in zip(rule(chunk_gated_delta_rule, tensors), expected, strict=True):
+        np.testing.assert_allclose(found.cpu(), exact, atol=4e-6)
+    assert parts == [1, 1, 1]
+
+
+@each_rule
+def test_no_sequences(function: Callable[..., Any], options: dict[str, int], device: str) -> None:
+    tensors = [on(device, x)[:0] for x in inputs(20, dtype=torch.float32)]
+    output, state = rule(function, tensors, **options)
+    assert output.shape == (0, 20, 4, 6)
+    assert state.shape == (0, 4, 8, 6)
+
+
 def test_a_long_text_in_pieces(device: str) -> None:
     tensors = [on(device, x) for x in inputs(150, dtype=torch.float32)]
     expected, last = rule(chunk_gated_delta_rule, tensors)
