@@ -14,8 +14,12 @@ template <typename Out, typename T, int N>
 inline void invert_tile(
     threadgroup T* tile, device Out* X, ulong x_stride, uint rows, uint column) {
   const uint first = column / 32 * 32;
+  // The next row to store: products of 64 bits for each would cost more than the rest.
   device Out* own = X + column;
-  for (uint r = 0; r < min(first, rows); ++r) own[r * x_stride] = Out(T(0));
+  for (uint r = 0; r < first; ++r) {
+    if (r < rows) *own = Out(T(0));
+    own += x_stride;
+  }
   threadgroup T* solved = tile + column;
   for (uint top = first; top < uint(N); top += uint(BLOCK)) {
     threadgroup const T* a = tile + top * uint(N);
@@ -52,9 +56,10 @@ inline void invert_tile(
 #pragma unroll
     for (int i = 0; i < BLOCK; ++i) {
       const uint r = top + uint(i);
-      if (N > BLOCK) solved[(r - first) * uint(N)] = x[i];
+      if (top + uint(BLOCK) < uint(N)) solved[(r - first) * uint(N)] = x[i];
       // Above the diagonal x is zero, unless a NaN of A met that zero.
-      if (r < rows) own[r * x_stride] = Out(column > r ? T(0) : x[i]);
+      if (r < rows) *own = Out(column > r ? T(0) : x[i]);
+      own += x_stride;
     }
   }
 }
@@ -71,12 +76,14 @@ inline void invert_chunk(
     uint rows,
     uint column,
     threadgroup T* tile) {
-  device const In* entries = A + ulong(column) * column_stride;
+  const uint first = column / 32 * 32;
+  device const In* from = A + long(first) * row_stride + ulong(column) * column_stride;
 #pragma unroll(16)
-  for (uint r = column / 32 * 32; r < uint(N); ++r) {
+  for (uint r = first; r < uint(N); ++r) {
     T entry = T(0);
-    if (column < r && r < rows) entry = T(entries[long(r) * row_stride]);
+    if (column < r && r < rows) entry = T(*from);
     tile[r * uint(N) + column] = entry;
+    from += row_stride;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   invert_tile<Out, T, N>(tile, X, x_stride, rows, column);
