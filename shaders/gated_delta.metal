@@ -224,11 +224,14 @@ template <typename T>
   }
   for (uint begin = 0; begin < width; begin += uint(SLAB)) {
     const bool inside = begin + lane < width;
-#pragma unroll(8)
-    for (uint r = simd; r < 64u; r += 3u) {
+    device const T* from = own + ulong(simd) * width + begin + lane;
+#pragma unroll(11)
+    for (uint i = 0; i < 22u; ++i) {
+      const uint r = simd + 3u * i;
       T entry = T(0);
-      if (inside) entry = own[ulong(r) * width + begin + lane];
-      tile[r * SLAB_STRIDE + lane] = entry;
+      if (inside && r < 64u) entry = *from;
+      if (r < 64u) tile[r * SLAB_STRIDE + lane] = entry;
+      from += 3u * width;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     add_products(sums, tile + top * SLAB_STRIDE, tile + left * SLAB_STRIDE, lane);
