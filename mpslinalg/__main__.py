@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ShaderError as error:
             print(error, file=sys.stderr)
             return 1
-    dtypes = options.dtype or _bench.DEFAULT_DTYPES
+    dtypes = options.dtype or _bench.FAMILIES[options.family].dtypes
     if device.type == "mps" and {"float64", "complex128"} & set(dtypes):
         parser.error("an Apple GPU has no double precision")
     return _bench_table.run(

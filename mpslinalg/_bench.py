@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import testing
+from mpslinalg import _gated_delta_solve, testing
 from mpslinalg._timing import medians
 
 SAMPLE = 4  # members of a batch that are judged
@@ -45,6 +45,7 @@ class Operation:
     inputs: Callable[[int, int, torch.dtype, torch.device], Tensors]
     call: Callable[..., Any]
     ratio: Callable[[Tensors, Tensors], float]
+    cheap: bool = False  # judging takes no longer than the call, however large n is
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Family:
     gain: tuple[Case, float]
     # Batches of one operation alone.
     extra: Sequence[tuple[Operation, int, int]] = ()
+    dtypes: Sequence[str] = DEFAULT_DTYPES
 
     def cases(self, dtypes: Sequence[torch.dtype], *, quick: bool) -> list[Case]:
         shapes = self.quick if quick else [*self.batched, *((1, n) for n in self.single)]
@@ -350,7 +352,71 @@ LDL = Family(
     gain=(Case(_LDL_FACTOR, 65536, 4, torch.float32), 0.9),
 )
 
-FAMILIES = {"lu": LU, "triangular": TRIANGULAR, "cholesky": CHOLESKY, "ldl": LDL}
+HEADS, CHUNK, KEY_WIDTH = 16, 64, 128
+
+
+def _fla_solve_tril() -> Callable[[Tensor], Tensor] | None:
+    """flash-linear-attention's kernel, where it is installed."""
+    try:
+        from fla.ops.utils import solve_tril
+    except ImportError:
+        return None
+    return lambda A: solve_tril(A, output_dtype=torch.float32)
+
+
+_FLA = _fla_solve_tril()
+
+
+def _chunk_rows(batch: int, length: int, dtype: torch.dtype, device: torch.device) -> Tensors:
+    """What keys of norm 1 in random directions and beta = sigmoid make of a chunk."""
+    A = _randn((batch, length, HEADS, CHUNK), dtype, device)
+    beta = _randn((batch, length, HEADS, 1), dtype, device, seed=1).sigmoid_()
+    below = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=device).tril_(-1)
+    A *= beta.mul_(KEY_WIDTH**-0.5)
+    return (A.mul_(below.repeat(-(-length // CHUNK), 1)[:length, None]),)
+
+
+def _invert_chunks(library: Any, A: Tensor) -> Tensor:
+    if library is LA:
+        return LA.gated_delta.solve_tril(A)
+    if _FLA is not None and A.is_cuda:
+        return _FLA(A)
+    return _gated_delta_solve.by_torch(A, None, A.dtype)
+
+
+def _chunk_ratio(inputs: Tensors, result: Tensors) -> float:
+    """Of every chunk of every eighth head."""
+    L, X = (_gated_delta_solve.chunks(x[:, :, ::8], None).flatten(0, 2) for x in (*inputs, *result))
+    return float(testing.inverse_ratio(L + torch.eye(CHUNK, device=L.device), X).max())
+
+
+_SOLVE_TRIL = Operation(
+    "solve_tril" if _FLA is None else "solve_tril; torch: fla",
+    _chunk_rows,
+    _invert_chunks,
+    _chunk_ratio,
+    cheap=True,
+)
+
+# batch and n: B and T of A [B, T, 16, 64].
+GATED_DELTA = Family(
+    operations=(_SOLVE_TRIL,),
+    batched=tuple((batch, length) for length in (2048, 8192) for batch in (2, 16, 128)),
+    single=(),
+    quick=((2, 128), (2, 1024)),
+    stream=Case(_SOLVE_TRIL, batch=128, n=2048, dtype=torch.float32),
+    overhead=(Case(_SOLVE_TRIL, 2, 64, torch.float32), 20.0),
+    gain=(Case(_SOLVE_TRIL, 16, 2048, torch.float32), 1.0),
+    dtypes=("float32",),
+)
+
+FAMILIES = {
+    "lu": LU,
+    "triangular": TRIANGULAR,
+    "cholesky": CHOLESKY,
+    "ldl": LDL,
+    "gated_delta": GATED_DELTA,
+}
 
 
 @dataclass(frozen=True)
@@ -377,7 +443,7 @@ def measure(case: Case, device: torch.device) -> Cell:
         """The call to time; none if it fails or its result is wrong."""
         try:
             result = case.call(library, inputs)
-            if provider == "kernels" or case.n <= TRUSTED_N:
+            if provider == "kernels" or case.n <= TRUSTED_N or case.operation.cheap:
                 cell.ratios[provider] = case.judge(inputs, result)
         except (RuntimeError, WrongResult) as error:
             cell.refused[provider] = str(error).partition("\n")[0]

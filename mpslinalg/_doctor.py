@@ -19,6 +19,7 @@ from rich.text import Text
 import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg._engines import cpu
+from mpslinalg._gated_delta_plan import CHUNK_SIZES
 
 LU_SIZES = (3, 8, 16, 32, 64, 100, 300)  # one in each regime
 LDL_SIZES = (3, 8, 16, 32, 64, 100, 300)
@@ -195,11 +196,28 @@ def _ldl_row(name: str, device: torch.device, dtype: torch.dtype, n: int) -> Row
     return Row(name, "ok" if right else "FAIL", detail)
 
 
+def gated_delta_rows(device: torch.device) -> Iterator[Row]:
+    for size in CHUNK_SIZES:
+        yield _checked(f"solve_tril float32 {size}", _solve_tril_row, device, size)
+
+
+def _solve_tril_row(name: str, device: torch.device, size: int) -> Row:
+    generator = torch.Generator().manual_seed(size)
+    A = torch.randn(1, 3 * size, 2, size, generator=generator).to(device)
+    with LA.use("kernels"):
+        X = LA.gated_delta.solve_tril(A)
+    L, X = (x.view(3, size, 2, size).transpose(1, 2) for x in (A, X))
+    identity = torch.eye(size, device=device)
+    ratio = testing.inverse_ratio(L.tril(-1) + identity, X).max()
+    return Row(name, "ok" if ratio < testing.LU_THRESHOLD else "FAIL", f"inverse {ratio:.2g}")
+
+
 # One function a family; each yields its rows.
 FAMILIES: tuple[Callable[[torch.device], Iterator[Row]], ...] = (
     lu_rows,
     cholesky_rows,
     ldl_rows,
+    gated_delta_rows,
 )
 
 

@@ -25,6 +25,8 @@ INV_CPU_N = 4
 CUDA_BATCH = 64
 CUDA_HOST_BOUND = frozenset(("lu_factor", "lu_factor_ex", "lu", "solve", "solve_ex"))
 CUDA_HOST_BOUND_N = 16
+# Torch has no such functions, only compositions of some ten launches.
+CUDA_ALWAYS = frozenset(("solve_tril", "gated_delta_system", "gated_delta_step"))
 
 
 class _Mode(threading.local):
@@ -105,7 +107,7 @@ def kernels_win(
     name: str, device: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int
 ) -> bool:
     """Whether kernels are what `auto` runs for a batch of m x n matrices and k right-hand sides."""
-    if device == "mps":
+    if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS):
         return True
     host_bound = name in CUDA_HOST_BOUND and max(m, n) <= CUDA_HOST_BOUND_N
     return device == "cuda" and batch >= CUDA_BATCH and not host_bound

@@ -6,6 +6,7 @@ on what other tests launch nor on their order. The last test asserts that nothin
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from mpslinalg import (
     _cholesky_plan,
     _determinant_plan,
     _engines,
+    _gated_delta_plan,
     _inverse_plan,
     _ldl_plan,
     _lu_plan,
@@ -135,6 +137,22 @@ def run_plans(dtype: torch.dtype) -> None:
                 _cholesky_plan.cholesky_solve(torch.zeros(2, n, k, dtype=dtype), A, upper)
 
 
+def run_gated_delta() -> None:
+    """The chunk solve from and to every dtype that Metal has; the other kernels."""
+    starts = torch.tensor([0, 3, 5], dtype=torch.int32)
+    dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    for size, given, result in product(_gated_delta_plan.CHUNK_SIZES, dtypes, dtypes):
+        A = torch.zeros(1, 5, 2, size, dtype=given)
+        for of_sequences in (None, starts):
+            _gated_delta_plan.solve_tril(A, of_sequences, result)
+    keys, gates = torch.zeros(2, 64, 8), torch.zeros(2, 64)
+    _gated_delta_plan.system(keys, gates, gates)
+    for given in dtypes:
+        tokens, gates = torch.zeros(1, 2, 1, 3, dtype=given), torch.zeros(1, 2, 1)
+        state = torch.zeros(1, 1, 3, 3)
+        _gated_delta_plan.step(tokens, tokens, tokens, gates, gates, state, True)
+
+
 @pytest.fixture(scope="module")
 def launches() -> dict[str, set[Launch]]:
     """All launches of all plans, by shader."""
@@ -146,6 +164,8 @@ def launches() -> dict[str, set[Launch]]:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
                     found.setdefault(launch.shader, set()).add(launch)
+        for launch in recorded(run_gated_delta, side_by_side=True):
+            found.setdefault(launch.shader, set()).add(launch)
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 import mpslinalg as LA
-from mpslinalg._bench import CPU, CPU_WORK, DEFAULT_DTYPES, DTYPES, Case, Family
+from mpslinalg._bench import CPU, CPU_WORK, DTYPES, Case, Family
 from mpslinalg._doctor import default_device
 
 DEVICE = torch.device(os.environ.get("MPSLINALG_BENCH_DEVICE") or default_device())
@@ -18,7 +18,7 @@ PROVIDERS = {
 
 
 def cases(family: Family) -> dict[str, Case]:
-    dtypes = [DTYPES[name] for name in DEFAULT_DTYPES]
+    dtypes = [DTYPES[name] for name in family.dtypes]
     return {str(case): case for case in family.cases(dtypes, quick=DEVICE == CPU)}
 
 

@@ -43,6 +43,8 @@ _SCALARS = {
     torch.complex64: "float2",
     torch.float64: "double",
     torch.complex128: "double2",
+    torch.float16: "half",
+    torch.bfloat16: "bfloat",
 }
 _DTYPES = {name: dtype for dtype, name in _SCALARS.items()} | {"int": torch.int32}
 

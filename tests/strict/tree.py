@@ -47,6 +47,10 @@ VECTORS = {TypeKind.VECTOR, TypeKind.EXTVECTOR}
 INTEGER_RESULT = 1
 RECURSE = 2
 KINDS = {kind.value: kind for kind in CursorKind.get_all_kinds()}
+# Kinds that libclang has and its Python package does not: _Float16 and __bf16 of the header.
+for number in (32, 39):
+    if number >= len(TypeKind._kinds) or TypeKind._kinds[number] is None:
+        TypeKind(number)
 
 lib = conf.lib
 lib.clang_Cursor_Evaluate.argtypes = [Cursor]

@@ -6,6 +6,18 @@ typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
 
+// Storage alone, as bfloat is in Metal: arithmetic is in float. The engine's header converts.
+#define MPSL_HALF(T)                                                                               \
+  struct T {                                                                                       \
+    ushort bits;                                                                                   \
+    T() = default;                                                                                 \
+    MPSL_INLINE explicit T(float x);                                                               \
+    MPSL_INLINE operator float() const;                                                            \
+  };
+MPSL_HALF(half)
+MPSL_HALF(bfloat)
+#undef MPSL_HALF
+
 template <typename E, int N> struct vec;
 
 template <typename E> struct alignas(2 * sizeof(E)) vec<E, 2> {

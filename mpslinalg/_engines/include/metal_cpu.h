@@ -13,6 +13,44 @@
 #define NAN __builtin_nanf("")
 #define UINT_MAX 0xffffffffu
 
+namespace mpsl {
+MPSL_INLINE uint bits_of(float x) {
+  uint bits;
+  __builtin_memcpy(&bits, &x, 4);
+  return bits;
+}
+MPSL_INLINE float float_of(uint bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, 4);
+  return x;
+}
+}  // namespace mpsl
+
+// Both round to nearest even. A half below 2^-14 is a multiple of 2^-24; no float32 denormal takes
+// part, as the checked engine flushes those.
+MPSL_INLINE half::operator float() const {
+  const uint sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
+  if (magnitude >= 0x7c00u) return mpsl::float_of(sign | 0x7f800000u | magnitude << 13);
+  const float x = magnitude < 0x400u ? float(magnitude) * 0x1p-24f
+                                     : mpsl::float_of((magnitude << 13) + (112u << 23));
+  return sign != 0 ? -x : x;
+}
+MPSL_INLINE half::half(float x) {
+  const uint sign = mpsl::bits_of(x) >> 16 & 0x8000u, magnitude = mpsl::bits_of(x) & 0x7fffffffu;
+  uint rounded = ((magnitude + 0xfffu + (magnitude >> 13 & 1u)) >> 13) - (112u << 10);
+  if (magnitude < 0x38800000u) {
+    rounded = mpsl::bits_of(mpsl::float_of(magnitude) * 0x1p24f + 0x1p23f) & 0x7fffffu;
+  } else if (magnitude >= 0x477ff000u) {
+    rounded = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  }
+  bits = sign | rounded;
+}
+MPSL_INLINE bfloat::operator float() const { return mpsl::float_of(uint(bits) << 16); }
+MPSL_INLINE bfloat::bfloat(float x) {
+  const uint wide = mpsl::bits_of(x);
+  bits = x != x ? 0x7fc0u : (wide + 0x7fffu + (wide >> 16 & 1u)) >> 16;
+}
+
 #define MPSL_PER_TYPE(T)                                                                           \
   MPSL_INLINE T min(T a, T b) { return b < a ? b : a; }                                            \
   MPSL_INLINE T max(T a, T b) { return a < b ? b : a; }                                            \
@@ -29,6 +67,7 @@ MPSL_INLINE float fabs(float x) { return __builtin_fabsf(x); }
 MPSL_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
 MPSL_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 MPSL_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+MPSL_INLINE float exp(float x) { return __builtin_expf(x); }
 MPSL_INLINE float log(float x) { return __builtin_logf(x); }
 MPSL_INLINE float ldexp(float x, int k) { return __builtin_ldexpf(x, k); }
 MPSL_INLINE float frexp(float x, int& k) { return __builtin_frexpf(x, &k); }
@@ -36,6 +75,7 @@ MPSL_INLINE double fabs(double x) { return __builtin_fabs(x); }
 MPSL_INLINE double sqrt(double x) { return __builtin_sqrt(x); }
 MPSL_INLINE double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 MPSL_INLINE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+MPSL_INLINE double exp(double x) { return __builtin_exp(x); }
 MPSL_INLINE double log(double x) { return __builtin_log(x); }
 MPSL_INLINE double ldexp(double x, int k) { return __builtin_ldexp(x, k); }
 MPSL_INLINE double frexp(double x, int& k) { return __builtin_frexp(x, &k); }

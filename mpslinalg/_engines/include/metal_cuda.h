@@ -10,6 +10,18 @@
 MPSL_INLINE float frexp(float x, int& k) { return frexpf(x, &k); }
 MPSL_INLINE double frexp(double x, int& k) { return frexp(x, &k); }
 
+MPSL_INLINE half::operator float() const {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}
+MPSL_INLINE half::half(float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x)); }
+MPSL_INLINE bfloat::operator float() const { return __uint_as_float(uint(bits) << 16); }
+MPSL_INLINE bfloat::bfloat(float x) {
+  const uint wide = __float_as_uint(x);
+  bits = x != x ? 0x7fc0u : (wide + 0x7fffu + (wide >> 16 & 1u)) >> 16;
+}
+
 #define kernel static __forceinline__
 #define device
 #define constant const
