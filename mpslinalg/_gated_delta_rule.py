@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mpslinalg import _op, _route
+from mpslinalg import _gated_delta_plan, _op, _route
 from mpslinalg._check import same_device
 from mpslinalg._gated_delta_plan import CHUNK_SIZES, STEP_KEYS, STEP_TOKENS, SYSTEM_SIZE, working
 from mpslinalg._gated_delta_solve import DTYPES, solve_tril
