@@ -99,6 +99,9 @@ inline void load_lines(
     }
   } else {
     const int first = int(tid / uint(N) % uint(N));
+    const long to_next_line = long(AT_ONCE) * long(lines.stride);
+    const long to_next_matrix = AT_ONCE < N ? batch_stride - long(N - AT_ONCE) * long(lines.stride)
+                                            : long(AT_ONCE / N) * batch_stride;
 #pragma unroll(1)
     for (uint round = 0; round < uint(TILES * N); round += uint(LOADS * AT_ONCE)) {
       const uint matrix = (round + tid / uint(N)) / uint(N);
@@ -110,12 +113,7 @@ inline void load_lines(
         const uint next = uint(load * AT_ONCE / N);
         const bool inside = matrix + next < matrices && line >= lines.begin && line < lines.end;
         entries[load] = inside ? *from : zero<T>();
-        from += AT_ONCE < N ? AT_ONCE * lines.stride : 0;
-        // The next matrix, after N lines of this one.
-        if ((load + 1) * AT_ONCE % N == 0) {
-          from += long(AT_ONCE < N ? 1 : AT_ONCE / N) * batch_stride -
-                  (AT_ONCE < N ? N * lines.stride : 0);
-        }
+        from += (load + 1) * AT_ONCE % N == 0 ? to_next_matrix : to_next_line;
       }
 #pragma unroll
       for (int load = 0; load < LOADS; ++load) {
@@ -291,10 +289,9 @@ inline void subtract_block(
 }
 
 // One simdgroup solves op(A) X = B for 32 columns, which may be those of TILES matrices: a lane
-// owns a column in registers, N rows at a time, and every lane reads the triangle of its matrix in
-// threadgroup memory. Several simdgroups of a group have one matrix. The strides of A already say
-// whether op transposes: `lower` is of op(A). Neither the other triangle nor a unit diagonal is
-// read. X must not be B.
+// owns a column in registers, N rows at a time, against the triangle in threadgroup memory; the
+// simdgroups of a group share one matrix. The strides of A say whether op transposes: `lower` is of
+// op(A). Neither the other triangle nor a unit diagonal is read. X must not be B.
 template <typename T, int N, int TILES>
 [[max_total_threads_per_threadgroup(128)]] kernel void triangular_columns(
     device const T* A [[buffer(0)]],
