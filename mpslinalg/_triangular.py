@@ -112,11 +112,10 @@ def solve_triangular(
     Raises:
         RuntimeError: shapes that do not fit, other dtypes.
 
-    Never waits for the device. n <= 16 shares a simdgroup among matrices, a right-hand side a lane;
-    up to 512 rows the same kernel goes on in blocks of 64 (complex: 32), one launch; a few
-    right-hand sides of more rows than a block share a threadgroup instead; beyond, matrix products
-    join such parts. ||B - A X|| <= c n eps ||A|| ||X||: LAPACK's test ratio stays below its
-    threshold of 30.
+    Never waits for the device. A right-hand side a lane, in blocks of 32 rows, one launch up to 256
+    rows; matrices of n <= 16 share a simdgroup. Up to 8 right-hand sides of n > 32 share a
+    threadgroup instead, one launch up to 512 rows. Beyond, matrix products join such parts.
+    ||B - A X|| <= c n eps ||A|| ||X||: LAPACK's test ratio stays below its threshold of 30.
 
     Source: Higham, "Accuracy and Stability of Numerical Algorithms", chapter 8; LAPACK's trtrs.
     Derivatives: Giles (2008).

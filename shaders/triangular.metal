@@ -33,9 +33,99 @@ inline long offset(Layout of, uint row, uint column) {
   return long(row) * long(of.row) + long(column) * long(of.column);
 }
 
-// The blocks of TILES matrices, zero outside `rows` and `columns`. Of a diagonal block only the
-// lower triangle is read, without its diagonal where that is unit. Neighbouring threads take
-// neighbouring addresses, whichever way A lies; a thread has several of them under way.
+// What a thread reads of blocks: entries begin .. end of every line that it visits, a line being a
+// row of A where ALONG holds, else a column. Of a diagonal block that is only the lower triangle,
+// without its diagonal where that is unit.
+struct Lines {
+  int place;
+  int begin;
+  int end;
+  int stride;
+};
+
+template <int N, bool ALONG>
+inline Lines make_lines(uint tid, uint rows, uint columns, Layout of_A, bool diagonal, bool unit) {
+  Lines made;
+  made.place = int(tid % uint(N));
+  made.begin = 0;
+  made.end = int(ALONG ? rows : columns);
+  if (diagonal && ALONG) made.begin = made.place + (unit ? 1 : 0);
+  if (diagonal && !ALONG) made.end = min(made.end, made.place + (unit ? 0 : 1));
+  if (made.place >= int(ALONG ? columns : rows)) made.end = 0;
+  made.stride = ALONG ? of_A.row : of_A.column;
+  return made;
+}
+
+template <int N, bool ALONG> inline uint place_in_block(int line, int place) {
+  return ALONG ? uint(place * N + ((line - place) & (N - 1)))
+               : uint(line * N + ((place - line) & (N - 1)));
+}
+
+// The blocks of TILES matrices, zero where nothing is read. N neighbouring threads take a line,
+// which lies along memory; each has several loads under way.
+template <typename T, int N, int TILES, bool ALONG>
+inline void load_lines(
+    device const T* A,
+    Lines lines,
+    long batch_stride,
+    uint matrices,
+    bool conjugated,
+    uint tid,
+    uint threads,
+    threadgroup T* tile) {
+  constexpr int AT_ONCE = 32 / N;
+  constexpr int LOADS = TILES * N < 8 * AT_ONCE ? TILES * N / AT_ONCE : 8;
+  T entries[LOADS];
+  if constexpr (TILES == 1) {
+    const int step = int(threads / uint(N));
+    const int advance = step * lines.stride;
+    device const T* from = A + int(tid / uint(N)) * lines.stride;
+#pragma unroll(1)
+    for (int first = int(tid / uint(N)); first < N; first += LOADS * step) {
+#pragma unroll
+      for (int load = 0; load < LOADS; ++load) {
+        const int line = first + load * step;
+        entries[load] = line >= lines.begin && line < lines.end ? *from : zero<T>();
+        from += advance;
+      }
+#pragma unroll
+      for (int load = 0; load < LOADS; ++load) {
+        const int line = first + load * step;
+        if (line < N) {
+          tile[place_in_block<N, ALONG>(line, lines.place)] =
+              conjugated ? conj(entries[load]) : entries[load];
+        }
+      }
+    }
+  } else {
+    const int first = int(tid / uint(N) % uint(N));
+    const long to_next_line = long(AT_ONCE) * long(lines.stride);
+    const long to_next_matrix = AT_ONCE < N ? batch_stride - long(N - AT_ONCE) * long(lines.stride)
+                                            : long(AT_ONCE / N) * batch_stride;
+#pragma unroll(1)
+    for (uint round = 0; round < uint(TILES * N); round += uint(LOADS * AT_ONCE)) {
+      const uint matrix = (round + tid / uint(N)) / uint(N);
+      device const T* from = A + long(matrix) * batch_stride + first * lines.stride;
+      threadgroup T* to = tile + matrix * block_stride<T, N>();
+#pragma unroll
+      for (int load = 0; load < LOADS; ++load) {
+        const int line = first + load * AT_ONCE % N;
+        const uint next = uint(load * AT_ONCE / N);
+        const bool inside = matrix + next < matrices && line >= lines.begin && line < lines.end;
+        entries[load] = inside ? *from : zero<T>();
+        from += (load + 1) * AT_ONCE % N == 0 ? to_next_matrix : to_next_line;
+      }
+#pragma unroll
+      for (int load = 0; load < LOADS; ++load) {
+        const int line = first + load * AT_ONCE % N;
+        const uint next = uint(load * AT_ONCE / N) * block_stride<T, N>();
+        to[next + place_in_block<N, ALONG>(line, lines.place)] =
+            conjugated ? conj(entries[load]) : entries[load];
+      }
+    }
+  }
+}
+
 template <typename T, int N, int TILES>
 inline void load_block(
     device const T* A,
@@ -50,49 +140,15 @@ inline void load_block(
     uint tid,
     uint threads,
     threadgroup T* tile) {
-  constexpr int LINE = N < 32 ? N : 32;
-  constexpr int PARTS = N / LINE;
-  constexpr int LOADS = 8;
-  const bool along_rows = of_A.along_rows;
-  const int slow_stride = along_rows ? of_A.row : of_A.column;
-  const int fast_stride = along_rows ? of_A.column : of_A.row;
-  const int slow_end = int(along_rows ? rows : columns);
-  const int fast_end = int(along_rows ? columns : rows);
-  // Entries at least this far below the diagonal are read.
-  const int nearest = diagonal ? (unit ? 1 : 0) : -N;
-  const int place = int(tid % uint(LINE));
-  const int lines = TILES > 1 ? TILES * N : slow_end;
-  const int step = TILES > 1 ? 32 / LINE : int(threads / uint(LINE));
-#pragma unroll(1)
-  for (int first = int(tid / uint(LINE)); first < lines; first += LOADS / PARTS * step) {
-    T entries[LOADS];
-#pragma unroll
-    for (int load = 0; load < LOADS; ++load) {
-      const int line = first + load / PARTS * step;
-      const int slow = line & (N - 1);
-      const int fast = place + load % PARTS * LINE;
-      const int below = along_rows ? slow - fast : fast - slow;
-      device const T* from = A;
-      if (TILES > 1) from += long(uint(line) / uint(N)) * batch_stride;
-      const bool inside = line < lines && uint(line) / uint(N) < matrices && slow < slow_end;
-      T entry = zero<T>();
-      if (inside && fast < fast_end && below >= nearest) {
-        entry = from[slow * slow_stride + fast * fast_stride];
-      }
-      entries[load] = entry;
-    }
-#pragma unroll
-    for (int load = 0; load < LOADS; ++load) {
-      const int line = first + load / PARTS * step;
-      const int slow = line & (N - 1);
-      const int fast = place + load % PARTS * LINE;
-      const int below = along_rows ? slow - fast : fast - slow;
-      if (line < lines) {
-        threadgroup T* to = tile + uint(line) / uint(N) * block_stride<T, N>();
-        to[(along_rows ? fast : slow) * N + (below & (N - 1))] =
-            conjugated ? conj(entries[load]) : entries[load];
-      }
-    }
+  if (of_A.along_rows) {
+    const Lines lines = make_lines<N, true>(tid, rows, columns, of_A, diagonal, unit);
+    load_lines<T, N, TILES, true>(
+        A + lines.place * of_A.column, lines, batch_stride, matrices, conjugated, tid, threads,
+        tile);
+  } else {
+    const Lines lines = make_lines<N, false>(tid, rows, columns, of_A, diagonal, unit);
+    load_lines<T, N, TILES, false>(
+        A + lines.place * of_A.row, lines, batch_stride, matrices, conjugated, tid, threads, tile);
   }
 }
 
@@ -233,10 +289,9 @@ inline void subtract_block(
 }
 
 // One simdgroup solves op(A) X = B for 32 columns, which may be those of TILES matrices: a lane
-// owns a column in registers, N rows at a time, and every lane reads the triangle of its matrix in
-// threadgroup memory. Several simdgroups of a group have one matrix. The strides of A already say
-// whether op transposes: `lower` is of op(A). Neither the other triangle nor a unit diagonal is
-// read. X must not be B.
+// owns a column in registers, N rows at a time, against the triangle in threadgroup memory; the
+// simdgroups of a group share one matrix. The strides of A say whether op transposes: `lower` is of
+// op(A). Neither the other triangle nor a unit diagonal is read. X must not be B.
 template <typename T, int N, int TILES>
 [[max_total_threads_per_threadgroup(128)]] kernel void triangular_columns(
     device const T* A [[buffer(0)]],
