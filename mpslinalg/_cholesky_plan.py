@@ -130,12 +130,14 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool) -> Tensor:
             threads=(32 * -(-k // width), -(-batch // (32 // width))), group=(32, 1),
         )  # fmt: skip
     else:
-        X.copy_(B)
-        _solve_both(factors, flattened(X), upper)
+        solution = flattened(X)
+        solution.copy_(right)
+        _solve_both(factors, solution, upper)
     return X
 
 
 def _solve_both(factors: Tensor, X: Tensor, upper: bool) -> None:
+    """X := (L L^H)^-1 X in place by two triangular solves."""
     first, second = (factors.mT, factors) if upper else (factors, factors.mT)
     solve_in_place(first, X, lower=True, unit=False, conjugated=upper)
     solve_in_place(second, X, lower=False, unit=False, conjugated=not upper)
