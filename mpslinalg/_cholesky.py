@@ -164,7 +164,8 @@ def _cholesky_inverse(L: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
 def cholesky(A: Tensor, *, upper: bool = False, out: Tensor | None = None) -> Tensor:
     """Factor a hermitian positive definite matrix: A = L L^H, or A = U^H U with upper=True.
 
-    Same contract as `torch.linalg.cholesky`. Differences: none.
+    Same contract as `torch.linalg.cholesky`. Differences: the gradient of a complex matrix is
+    hermitian; it is the hermitian part of torch's.
 
     Args:
         A: (*, n, n), float32, float64, complex64 or complex128. Only the lower triangle, or the

@@ -135,6 +135,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool) -> Tensor:
 
 
 def _solve_both(factors: Tensor, B: Tensor, X: Tensor, upper: bool) -> None:
+    """X := (L L^H)^-1 B by two triangular solves."""
     first, second = (factors.mT, factors) if upper else (factors, factors.mT)
     middle = empty(B.shape, B)
     solve_into(first, B, middle, lower=True, unit=False, conjugated=upper)

@@ -311,6 +311,21 @@ def test_opcheck(op: str, device: str) -> None:
         torch.library.opcheck(getattr(torch.ops.mpslinalg, op).default, args)
 
 
+@each_dtype
+@pytest.mark.parametrize("upper", [False, True])
+def test_the_gradient_of_cholesky_is_the_hermitian_part_of_torchs(
+    upper: bool, dtype: torch.dtype, device: str
+) -> None:
+    X, weights = torch.randn(2, 2, 4, 4, dtype=dtype, device=device)
+    A = (X @ X.mH + 4 * torch.eye(4, device=device)).requires_grad_()
+    ours, torchs = (
+        torch.autograd.grad((library.cholesky(A, upper=upper) * weights).sum().real, A)[0]
+        for library in (LA, torch.linalg)
+    )
+    close(ours, ours.mH)
+    close(ours, (torchs + torchs.mH) / 2)
+
+
 def rank_one_less(name: str) -> Tensor:
     return torch.tensor(
         {
