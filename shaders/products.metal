@@ -1,8 +1,9 @@
 #include "scalar.h"
 
-// Sides of a tile of C, and the columns of A that meet it at once.
+// Sides of a tile of C, and the columns of A that meet it at once: the two factors take 16
+// of the 32 KiB there are.
 constexpr constant uint SIDE = 64;
-constexpr constant uint DEPTH = 16;
+template <typename T> inline constexpr uint depth() { return sizeof(T) > 8 ? 8 : 16; }
 
 // One tile of C := C - op(A) B by a group of 256 threads, which have 4 x 4 entries each; op
 // conjugates or does not. A and B have any strides, C is column-major.
@@ -25,6 +26,7 @@ inline void subtract_tile(
     uint tid,
     threadgroup T* a_tile,
     threadgroup T* b_tile) {
+  constexpr uint DEPTH = depth<T>();
   constexpr int OWN = 4;
   constexpr uint LANES = SIDE / OWN;
   const uint i = tid % LANES;
@@ -109,8 +111,8 @@ template <typename T>
     constant uint& conjugated [[buffer(14)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
-  THREADGROUP_ARRAY(T, a_tile, DEPTH * (SIDE + 1));
-  THREADGROUP_ARRAY(T, b_tile, DEPTH * (SIDE + 1));
+  THREADGROUP_ARRAY(T, a_tile, (depth<T>() * (SIDE + 1)));
+  THREADGROUP_ARRAY(T, b_tile, (depth<T>() * (SIDE + 1)));
   subtract_tile<T>(
       A + long(group.z) * a_batch_stride, B + long(group.z) * b_batch_stride,
       C + long(group.z) * c_batch_stride, group.x * SIDE, group.y * SIDE, m, n, inner, a_row_stride,
@@ -129,8 +131,8 @@ template <typename T>
     constant uint& last [[buffer(4)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
-  THREADGROUP_ARRAY(T, a_tile, DEPTH * (SIDE + 1));
-  THREADGROUP_ARRAY(T, b_tile, DEPTH * (SIDE + 1));
+  THREADGROUP_ARRAY(T, a_tile, (depth<T>() * (SIDE + 1)));
+  THREADGROUP_ARRAY(T, b_tile, (depth<T>() * (SIDE + 1)));
   device T* matrix = A + ulong(group.z) * m * n;
   device T* left = matrix + ulong(first) * m;
   device T* right = matrix + ulong(last) * m;
