@@ -34,6 +34,11 @@ def slots(length: int, sequences: int, size: int) -> int:
     return length // size + sequences
 
 
+def _plain(x: Tensor) -> Tensor:
+    """The tensor as a kernel without strides reads it."""
+    return x.contiguous() if not x.is_neg() else x.resolve_neg().contiguous()
+
+
 def solve_tril(A: Tensor, cu_seqlens: Tensor | None, dtype: torch.dtype) -> Tensor:
     """(I + A)^-1 of each chunk of A (*, T, H, BT); cu_seqlens (*, sequences + 1), int32."""
     X = _solve_tril_fake(A, cu_seqlens, dtype)
@@ -79,7 +84,7 @@ def system(keys: Tensor, beta: Tensor, total: Tensor) -> Tensor:
     X = _system_fake(keys, beta, total)
     if X.numel() == 0:
         return X
-    keys, beta, total = (x.resolve_neg().contiguous() for x in (keys, beta, total))
+    keys, beta, total = map(_plain, (keys, beta, total))
     chunks = beta.numel() // SYSTEM_SIZE
     kernel("gated_delta", "gated_delta_system", scalar(keys.dtype))(
         keys, beta, total, X, keys.shape[-1],
@@ -108,11 +113,11 @@ def step(
 ) -> tuple[Tensor, Tensor]:
     """Output and last state of the rule for at most STEP_TOKENS tokens.
 
-    query, key (*, T, G, K), value (*, T, H, V) of one dtype; g, beta (*, T, H) and state
-    (*, H, K, V) of the dtype that it is computed in.
+    query, key (*, T, G, K), value (*, T, H, V) and beta (*, T, H) of one dtype; g (*, T, H) and
+    state (*, H, K, V) of the dtype that it is computed in.
     """
     output, last = _step_fake(query, key, value, g, beta, state, normalized)
-    given = [x.resolve_neg().contiguous() for x in (query, key, value, g, beta, state)]
+    given = map(_plain, (query, key, value, g, beta, state))
     if state.numel() == 0 or g.numel() == 0:
         return output.zero_(), last.copy_(state)
     length, groups, keys = query.shape[-3:]

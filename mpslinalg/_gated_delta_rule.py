@@ -182,16 +182,19 @@ def _by_steps(
 ) -> tuple[Tensor, Tensor]:
     """The rule by a kernel, which has no derivative."""
     dtype = working(*(x.dtype for x in (query, key, value, g, beta)))
-    same = query.dtype == key.dtype == value.dtype and dtype == torch.float32
+    same = query.dtype == key.dtype == value.dtype == beta.dtype and dtype == torch.float32
     stored = query.dtype if same else dtype
-    q, k, v = (x.to(stored) for x in (query, key, value))
-    g, beta = g.to(dtype), beta.to(dtype)
     state, outputs = _state(query, key, value, g, beta, initial), []
-    for first in range(0, max(g.shape[1], 1), STEP_TOKENS):
+    q, k, v, beta = (x.to(stored) for x in (query, key, value, beta))
+    g = g.to(dtype)
+    if g.shape[1] <= STEP_TOKENS:
+        output, state = _step(q, k, v, g, beta, state, normalized)
+        return output, state
+    for first in range(0, g.shape[1], STEP_TOKENS):
         part = (x[:, first : first + STEP_TOKENS] for x in (q, k, v, g, beta))
         output, state = _step(*part, state, normalized)
         outputs.append(output)
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1), state
+    return torch.cat(outputs, 1), state
 
 
 def _by_tokens(

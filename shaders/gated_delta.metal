@@ -230,7 +230,8 @@ template <typename T>
       const uint r = simd + 3u * i;
       T entry = T(0);
       if (inside && r < 64u) entry = *from;
-      if (r < 64u) tile[r * SLAB_STRIDE + lane] = entry;
+      // There is room for what lies past the last row.
+      tile[r * SLAB_STRIDE + lane] = entry;
       from += 3u * width;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -270,7 +271,7 @@ template <typename In, typename T>
     device const In* key [[buffer(1)]],
     device const In* value [[buffer(2)]],
     device const T* g [[buffer(3)]],
-    device const T* beta [[buffer(4)]],
+    device const In* beta [[buffer(4)]],
     device const T* state [[buffer(5)]],
     device In* output [[buffer(6)]],
     device T* last [[buffer(7)]],
@@ -336,7 +337,7 @@ template <typename In, typename T>
     const T decay = exp(g[token * heads + head]);
     const ulong of_value = (token * heads + head) * values + column;
     const T given = inside ? T(value[of_value]) : T(0);
-    const T written = beta[token * heads + head] * fma(-decay * kk, with_k, given);
+    const T written = T(beta[token * heads + head]) * fma(-decay * kk, with_k, given);
     if (simd == 0 && inside) {
       const T scale = qq / sqrt(T(keys));
       output[of_value] = In(scale * fma(decay, with_q, kk * qk * written));

@@ -390,6 +390,20 @@ def test_rule_in_halves(
     np.testing.assert_allclose(state.cpu(), last, atol=4e-6)
 
 
+@pytest.mark.parametrize("beta", [torch.bfloat16, torch.float32], ids=name)
+@pytest.mark.parametrize("function", [chunk_gated_delta_rule, recurrent_gated_delta_rule])
+def test_rule_in_the_dtypes_of_a_model(
+    function: Callable[..., Any], beta: torch.dtype, device: str
+) -> None:
+    dtypes = (*[torch.bfloat16] * 3, torch.float32, beta, torch.float32)
+    tensors = [on(device, x.to(d)) for x, d in zip(inputs(), dtypes, strict=True)]
+    output, state = rule(function, tensors)
+    expected, last = by_tokens(tensors)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.cpu(), torch.from_numpy(expected).bfloat16())
+    np.testing.assert_allclose(state.cpu(), last, atol=4e-6)
+
+
 @each_rule
 def test_state_is_optional(
     function: Callable[..., Any], options: dict[str, int], device: str

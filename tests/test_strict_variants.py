@@ -150,7 +150,7 @@ def run_gated_delta() -> None:
     for given in dtypes:
         tokens, gates = torch.zeros(1, 2, 1, 3, dtype=given), torch.zeros(1, 2, 1)
         state = torch.zeros(1, 1, 3, 3)
-        _gated_delta_plan.step(tokens, tokens, tokens, gates, gates, state, True)
+        _gated_delta_plan.step(tokens, tokens, tokens, gates, gates.to(given), state, True)
 
 
 @pytest.fixture(scope="module")

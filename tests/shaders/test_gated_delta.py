@@ -242,7 +242,8 @@ def test_step(dtype: torch.dtype, sizes: tuple[int, ...], normalized: bool, devi
         q, k = q / keys, k / keys
     v = random(2, length, heads, values, seed=2).to(dtype)
     g, beta = (random(2, length, heads, seed=seed).to(inner) for seed in (3, 4))
-    tensors = (q, k, v, -g.abs(), beta.sigmoid(), random(2, heads, keys, values, seed=5).to(inner))
+    beta = beta.sigmoid().to(dtype)
+    tensors = (q, k, v, -g.abs(), beta, random(2, heads, keys, values, seed=5).to(inner))
     expected, last = by_tokens(tensors, normalized)
     q, k, v, g, beta, before = (on(device, x) for x in tensors)
     output, state = _gated_delta_plan.step(q, k, v, g, beta, before, normalized)
