@@ -204,7 +204,7 @@ def test_solve_and_inverse(dtype: torch.dtype, n: int, upper: bool, device: str)
 @each_dtype
 def test_zeros_on_the_diagonal(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
     L = torch.from_numpy(lapack.potrf(random_definite((5, n, n), dtype), upper)[0])
-    L[1, n // 2, n // 2] = L[2, -1, -1] = L[3, 0, 0] = 0
+    L[1, n // 2, n // 2] = L[2, -1, -1] = L[3, 0, 0] = L[3, -1, -1] = 0
     X, info = (x.cpu() for x in _cholesky_plan.cholesky_inverse(on(device, L), upper))
     assert info.tolist() == [0, n // 2 + 1, n, 1, 0]
     good = [0, 4]
