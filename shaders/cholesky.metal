@@ -163,6 +163,7 @@ inline void factor_rows(
 #pragma unroll
   for (int j = 0; j < N; ++j) state.diagonal = j == state.row ? real_part(a[j]) : state.diagonal;
   cholesky_steps<T, N, N>(a, state, size, column);
+  simdgroup_barrier(mem_flags::mem_threadgroup);
   const T root = from_real<T>(sqrt(state.diagonal));
 #pragma unroll
   for (int j = 0; j < N; ++j) a[slot<N>(j)] = j == state.row ? root : a[slot<N>(j)];

@@ -119,6 +119,17 @@ def test_cholesky_solve_broadcasts(
 
 
 @each_upper
+@pytest.mark.parametrize("n", [5, 40])
+def test_a_factor_may_have_a_complex_diagonal(n: int, upper: bool, device: str) -> None:
+    L = testing.random((n, n), torch.complex64).tril(-1) / n + (1 + 2j) * torch.eye(n)
+    given = L.mH if upper else L
+    inverse = np.linalg.inv(double(L) @ double(L).conj().T)
+    X = LA.cholesky_solve(on(device, torch.eye(n, dtype=L.dtype)), on(device, given), upper)
+    for result in (X, LA.cholesky_inverse(on(device, given), upper)):
+        assert np.linalg.norm(double(result) - inverse) <= 1e-5 * np.linalg.norm(inverse)
+
+
+@each_upper
 @each_case
 def test_cholesky_inverse(
     dtype: torch.dtype, shape: tuple[int, ...], upper: bool, device: str

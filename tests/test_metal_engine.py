@@ -287,6 +287,10 @@ def factors(A: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(A).copy_(LU) if A.is_contiguous() else LU, pivots
 
 
+def definite(A: Tensor) -> Tensor:
+    return A @ A.mH + torch.eye(A.shape[-1])
+
+
 # Each takes A and B; of a matrix that is not square only the first ones.
 RECTANGULAR: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "lu_factor": lambda A, B: LA.lu_factor(A),
@@ -306,6 +310,10 @@ SQUARE: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "solve_triangular": triangular,
     "inv": lambda A, B: LA.inv(A),
     "inv_ex": lambda A, B: LA.inv_ex(A),
+    "cholesky": lambda A, B: LA.cholesky(definite(A)),
+    "cholesky_ex_upper": lambda A, B: LA.cholesky_ex(definite(A), upper=True),
+    "cholesky_solve": lambda A, B: LA.cholesky_solve(B, torch.linalg.cholesky(definite(A))),
+    "cholesky_inverse": lambda A, B: LA.cholesky_inverse(torch.linalg.cholesky(definite(A))),
     "det": lambda A, B: LA.det(A),
     "slogdet": lambda A, B: LA.slogdet(A),
 }
@@ -362,7 +370,7 @@ def test_rectangular(
 
 
 @DTYPES
-@pytest.mark.parametrize("name", ["lu_solve", "lu_solve_adjoint", "solve_triangular"])
+@pytest.mark.parametrize("name", ["lu_solve", "lu_solve_adjoint", "solve_triangular", "cholesky"])
 def test_beyond_one_threadgroup(
     name: str, dtype: torch.dtype, on_metal: Callable[..., Any]
 ) -> None:

@@ -127,6 +127,64 @@ def test_lu_ratio_by_hand() -> None:
     assert testing.lu_ratio(A, LU, np.array([1, 2])) == pytest.approx(0.35 / (10 * SINGLE_EPS))
 
 
+def potrf(A: torch.Tensor, upper: bool) -> tuple[NDArray[Any], int]:
+    a = A.numpy()
+    (routine,) = scipy.linalg.get_lapack_funcs(("potrf",), (a,))
+    L, info = routine(a, lower=not upper, clean=True)
+    return L, info
+
+
+@each_dtype
+@each_size
+@pytest.mark.parametrize("upper", [False, True])
+def test_lapack_cholesky(n: int, upper: bool, dtype: torch.dtype) -> None:
+    for M in testing.positive_definite(n, dtype):
+        L, info = potrf(M.A, upper)
+        assert info == M.info, M.name
+        if info == 0:
+            assert testing.cholesky_ratio(M.A, L, upper) < 1.0, M.name
+            other = testing.cholesky_ratio(M.A, L, not upper)
+            assert n == 1 or other > 30.0 or M.name == "diagonal"
+            wrong = L * (1 + 100 * n * np.finfo(L.dtype).eps)
+            assert testing.cholesky_ratio(M.A, wrong, upper) > 30.0, M.name
+
+
+def test_cholesky_ratio_by_hand() -> None:
+    A = np.array([[4.0, 2.0], [2.0, 5.0]])
+    L = np.array([[2.0, 0.0], [1.0, 2.5]], np.float32)
+    # L L^T has 7.25 in its last place, for 5: n = 2, ||A|| = 7.
+    assert testing.cholesky_ratio(A, L) == pytest.approx(2.25 / (14 * SINGLE_EPS))
+    assert testing.cholesky_ratio(A, L.T, upper=True) == testing.cholesky_ratio(A, L)
+    L[1, 1] = 2
+    assert testing.cholesky_ratio(A, L) == 0
+    L[0, 1] = 1  # counts, although it is in the other triangle
+    assert testing.cholesky_ratio(A, L) == pytest.approx(3.0 / (14 * SINGLE_EPS))
+    L[0, 1] = np.nan
+    assert testing.cholesky_ratio(A, L) == np.inf
+
+
+@each_dtype
+@pytest.mark.parametrize("n", [3, 10])
+def test_positive_definite_gallery(n: int, dtype: torch.dtype) -> None:
+    eps, tiny = torch.finfo(dtype).eps, torch.finfo(dtype).tiny
+    matrices = {M.name: M for M in testing.positive_definite(n, dtype)}
+    assert len(matrices) == 9
+    for name, M in matrices.items():
+        assert torch.equal(M.A, M.A.mH)
+        double = M.A.to(torch.complex128 if dtype.is_complex else torch.float64)
+        values = torch.linalg.eigvalsh(double / double.abs().max())
+        if M.info:
+            assert not M.A[M.info - 1].any()
+            assert values[0].abs() < 1e-15
+            assert values[1] > 0
+        else:
+            condition = (0.1 / eps) ** CONDITIONS[name] if CONDITIONS[name] else 2.0
+            assert values[-1] / values[0] == pytest.approx(condition, rel=0.1)
+            scales = {"near_underflow": 0.25 * tiny / eps, "near_overflow": 4 * eps / tiny}
+            largest = values[-1] * double.abs().max() / scales.get(name, 1.0)
+            assert largest == pytest.approx(1.0, rel=1e-5)
+
+
 def test_inverse_ratio_by_hand() -> None:
     A = np.array([[1.0, 1.0], [0.0, 1.0]])
     X = np.array([[1.0, -1.0], [0.5, 1.0]], np.float32)

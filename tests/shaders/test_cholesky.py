@@ -29,7 +29,7 @@ LARGE = (127, 128, 129, GROUP, GROUP + 1)
 CASES = [
     *((dtype, n, upper) for dtype in SINGLES for n in SMALL for upper in (False, True)),
     *((dtype, n, (n + i) % 2 == 0) for i, dtype in enumerate(SINGLES) for n in LARGE),
-    *((dtype, n, n == 7) for dtype in DOUBLES for n in (7, 40)),
+    *((dtype, 40, dtype.is_complex) for dtype in DOUBLES),
 ]
 # Each kernel, with a whole and a part of its lanes.
 REGIMES = (1, 3, 4, 7, 16, 27, 40)
@@ -40,14 +40,18 @@ each_upper = pytest.mark.parametrize("upper", [False, True], ids=["lower", "uppe
 
 def with_other_triangle(A: Tensor, upper: bool, value: float) -> Tensor:
     """The triangle that is not asked for holds what must not be read."""
-    read = torch.ones(A.shape[-2:]).triu().bool()
-    return torch.where(read if upper else read.mT, A, value)
+    return torch.where(other_triangle(A.shape[-1], upper), value, A)
+
+
+def other_triangle(n: int, upper: bool) -> Tensor:
+    other = torch.ones(n, n).tril(-1).bool()
+    return other if upper else other.mT
 
 
 def factor(A: Tensor, upper: bool, device: str) -> tuple[Tensor, Tensor]:
     L, info = _cholesky_plan.cholesky(on(device, with_other_triangle(A, upper, torch.nan)), upper)
     L, info = L.cpu(), info.cpu()
-    assert torch.equal(L, with_other_triangle(L, upper, 0.0)) or L.isnan().any()
+    assert not L[..., other_triangle(L.shape[-1], upper)].any()
     return L, info
 
 
@@ -67,7 +71,7 @@ def test_factor(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
         testing.cholesky_ratio(A[good], L[good], upper),
         testing.cholesky_ratio(A[good], L_lapack[good], upper),
     )
-    # The columns before the one that failed are those of the leading minor.
+    # What stands before the row that failed is the factor of the leading minor.
     for M, F, i in zip(A[~good], L[~good], info[~good].tolist(), strict=True):
         F = (F.mH if upper else F)[: i - 1, : i - 1]
         leading, _ = lapack.potrf(M[None, : i - 1, : i - 1], False)
@@ -170,7 +174,6 @@ def test_strides(dtype: torch.dtype, n: int, view: str, upper: bool, device: str
     ("dtype", "n"),
     [
         *((d, n) for d in SINGLES for n in (1, 4, 5, 8, 9, 16, 17, 32)),
-        *((d, 7) for d in DOUBLES),
         (torch.complex64, 33),
     ],
     ids=name,
@@ -201,7 +204,7 @@ def test_solve_and_inverse(dtype: torch.dtype, n: int, upper: bool, device: str)
 @each_dtype
 def test_zeros_on_the_diagonal(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
     L = torch.from_numpy(lapack.potrf(random_definite((5, n, n), dtype), upper)[0])
-    L[1, n // 2, n // 2] = L[2, -1, -1] = L[3, 0, 0] = 0
+    L[1, n // 2, n // 2] = L[2, -1, -1] = L[3, 0, 0] = L[3, -1, -1] = 0
     X, info = (x.cpu() for x in _cholesky_plan.cholesky_inverse(on(device, L), upper))
     assert info.tolist() == [0, n // 2 + 1, n, 1, 0]
     good = [0, 4]
