@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -355,16 +356,15 @@ LDL = Family(
 HEADS, CHUNK, KEY_WIDTH = 16, 64, 128
 
 
-def _fla_solve_tril() -> Callable[[Tensor], Tensor] | None:
-    """flash-linear-attention's kernel, where it is installed."""
-    try:
-        from fla.ops.utils import solve_tril
-    except ImportError:
-        return None
-    return lambda A: solve_tril(A, output_dtype=torch.float32)
+# flash-linear-attention's kernel is what torch's side runs where that is installed.
+_HAS_FLA = find_spec("fla") is not None
 
 
-_FLA = _fla_solve_tril()
+def _fla_solve_tril(A: Tensor) -> Tensor:
+    from fla.ops.utils import solve_tril
+
+    X: Tensor = solve_tril(A, output_dtype=torch.float32)
+    return X
 
 
 def _chunk_rows(batch: int, length: int, dtype: torch.dtype, device: torch.device) -> Tensors:
@@ -379,8 +379,8 @@ def _chunk_rows(batch: int, length: int, dtype: torch.dtype, device: torch.devic
 def _invert_chunks(library: Any, A: Tensor) -> Tensor:
     if library is LA:
         return LA.gated_delta.solve_tril(A)
-    if _FLA is not None and A.is_cuda:
-        return _FLA(A)
+    if _HAS_FLA and A.is_cuda:
+        return _fla_solve_tril(A)
     return _gated_delta_solve.by_torch(A, None, A.dtype)
 
 
@@ -391,7 +391,7 @@ def _chunk_ratio(inputs: Tensors, result: Tensors) -> float:
 
 
 _SOLVE_TRIL = Operation(
-    "solve_tril" if _FLA is None else "solve_tril; torch: fla",
+    "solve_tril; torch: fla" if _HAS_FLA else "solve_tril",
     _chunk_rows,
     _invert_chunks,
     _chunk_ratio,

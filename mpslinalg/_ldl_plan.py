@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mpslinalg import _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import copy, subtract_product
+from mpslinalg._products import clear_upper, copy, subtract_product
 from mpslinalg._triangular_plan import solve_into
 
 # A row in each lane of a simdgroup.
@@ -84,7 +84,7 @@ def _factor_blocked(LD: Tensor, pivots: Tensor, info: Tensor, hermitian: bool) -
             stop = min(start + STRIP, n)
             subtract_product(LD[:, start:, start:stop], L[:, start:], W[:, start:stop].mT)
     # The products reached above the diagonal, where the values of A were.
-    kernel("ldl", "ldl_clear", scalar(LD.dtype))(LD, n, threads=(n, n, batch), group=(64, 1, 1))
+    clear_upper(LD)
 
 
 def _ldl_factor_fake(A: Tensor, hermitian: bool) -> tuple[Tensor, Tensor, Tensor]:

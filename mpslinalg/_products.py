@@ -67,6 +67,30 @@ def update(A: Tensor, first: int, last: int) -> None:
         )  # fmt: skip
 
 
+def update_hermitian(A: Tensor, first: int, last: int) -> None:
+    """A22 := A22 - A21 A21^H in the lower triangles of column-major hermitian matrices."""
+    batch, n, _ = A.shape
+    tiles = -(-(n - last) // 64)
+    if n - last <= PRODUCT:
+        kernel("products", "products_update_hermitian", scalar(A.dtype))(
+            A, n, first, last, threads=(256 * tiles, tiles, batch), group=(256, 1, 1)
+        )
+        return
+    # A product computes a full square of each strip, though only one triangle is needed.
+    for begin in range(last, n, PRODUCT):
+        end = min(begin + PRODUCT, n)
+        rows = A[:, begin:, first:last]
+        subtract_product(A[:, begin:, begin:end], rows, rows[:, : end - begin].mH)
+
+
+def clear_upper(A: Tensor) -> None:
+    """Zero above the diagonals of column-major matrices."""
+    batch, n, _ = A.shape
+    kernel("products", "products_clear_upper", scalar(A.dtype))(
+        A, n, threads=(n, n, batch), group=(64, 1, 1)
+    )
+
+
 def copy(X: Tensor, B: Tensor) -> None:
     """X := B for a column-major X without gaps."""
     if X.numel() == 0:

@@ -16,14 +16,17 @@ HEIGHT = 32
 COLUMN_BYTES = 256
 # Threads of a group: columns that share what it reads of A.
 THREADS = 128
-# Rows that one launch of triangular_columns solves; beyond, products take over. Sooner in batches
-# too small to fill a GPU.
+# Rows that one launch of triangular_columns solves; beyond, products take over. Sooner where too
+# few simdgroups fill a GPU: 64 systems of 256 complex64 with as many right-hand sides take 450 us
+# in one launch on an H200, 290 in two.
 ROWS = 256
-FEW_MATRICES = 16
-ROWS_OF_FEW_MATRICES = 128
-# Right-hand sides up to which all threads of a group share the rows of a matrix of more than a
-# block; for one, a simdgroup those of more than half a block.
+FEW_SIMDGROUPS = 1024
+ROWS_OF_FEW_SIMDGROUPS = 128
+# Right-hand sides up to which all threads of a group share the rows of a matrix, and the rows from
+# which they do; for one, a simdgroup those of more than half a block. On an H200 8 right-hand sides
+# of 4096 matrices of 64 rows take 240 us that way.
 FEW = 8
+FEW_FROM = 64
 # Bytes of right-hand sides in threadgroup memory then, half of what there is, and the most rows.
 FEW_BYTES = 16384
 FEW_ROWS = 512
@@ -82,14 +85,15 @@ def _near(matrices: Tensor) -> Tensor:
 
 
 def _few(n: int, k: int) -> bool:
-    return k <= FEW and n > (HEIGHT if k > 1 else HEIGHT // 2)
+    return n > HEIGHT // 2 if k == 1 else k <= FEW and n > FEW_FROM
 
 
 def _rows(batch: int, n: int, k: int, itemsize: int) -> int:
     """Rows that one launch solves."""
     if _few(n, k):
         return min(FEW_BYTES // ((1 if k == 1 else FEW) * itemsize), FEW_ROWS)
-    return ROWS if batch >= FEW_MATRICES else ROWS_OF_FEW_MATRICES
+    few = batch * -(-k // 32) * (2 if itemsize <= 4 else 1) < FEW_SIMDGROUPS
+    return ROWS_OF_FEW_SIMDGROUPS if few else ROWS
 
 
 def _tiles(n: int, k: int, itemsize: int) -> tuple[int, int]:

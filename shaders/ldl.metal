@@ -493,15 +493,6 @@ template <typename T, int COLUMNS>
   }
 }
 
-// One thread per entry: above the diagonal LD is zero.
-template <typename T>
-kernel void ldl_clear(
-    device T* LD [[buffer(0)]],
-    constant uint& n [[buffer(1)]],
-    uint3 id [[thread_position_in_grid]]) {
-  if (id.x < id.y) LD[(ulong(id.z) * n + id.y) * n + id.x] = zero<T>();
-}
-
 // What a row of D is: a pivot of its own, or the first or second row of a 2 x 2 block.
 constexpr constant uint SINGLE = 0;
 constexpr constant uint FIRST = 1;

@@ -5,7 +5,7 @@
 constexpr constant uint SIDE = 64;
 template <typename T> inline constexpr uint depth() { return sizeof(T) > 8 ? 8 : 16; }
 
-// One tile of C := C - op(A) B by a group of 256 threads, which have 4 x 4 entries each; op
+// One tile of C := C - op(A) op(B) by a group of 256 threads, which have 4 x 4 entries each; op
 // conjugates or does not. A and B have any strides, C is column-major.
 template <typename T>
 inline void subtract_tile(
@@ -22,7 +22,8 @@ inline void subtract_tile(
     uint b_row_stride,
     uint b_column_stride,
     uint c_column_stride,
-    bool conjugated,
+    bool a_conjugated,
+    bool b_conjugated,
     uint tid,
     threadgroup T* a_tile,
     threadgroup T* b_tile) {
@@ -49,7 +50,7 @@ inline void subtract_tile(
       if (row + ai < m && first + ak < inner) {
         entry = A[long(row + ai) * long(a_row_stride) + long(first + ak) * long(a_column_stride)];
       }
-      a_tile[ak * (SIDE + 1) + ai] = conjugated ? conj(entry) : entry;
+      a_tile[ak * (SIDE + 1) + ai] = a_conjugated ? conj(entry) : entry;
       const uint bj = b_along_rows ? e % SIDE : e / DEPTH;
       const uint bk = b_along_rows ? e / SIDE : e % DEPTH;
       entry = zero<T>();
@@ -57,7 +58,7 @@ inline void subtract_tile(
         entry =
             B[long(first + bk) * long(b_row_stride) + long(column + bj) * long(b_column_stride)];
       }
-      b_tile[bk * (SIDE + 1) + bj] = entry;
+      b_tile[bk * (SIDE + 1) + bj] = b_conjugated ? conj(entry) : entry;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll(4)
@@ -116,8 +117,8 @@ template <typename T>
   subtract_tile<T>(
       A + long(group.z) * a_batch_stride, B + long(group.z) * b_batch_stride,
       C + long(group.z) * c_batch_stride, group.x * SIDE, group.y * SIDE, m, n, inner, a_row_stride,
-      a_column_stride, b_row_stride, b_column_stride, c_column_stride, conjugated != 0, tid, a_tile,
-      b_tile);
+      a_column_stride, b_row_stride, b_column_stride, c_column_stride, conjugated != 0, false, tid,
+      a_tile, b_tile);
 }
 
 // The same between blocks of one column-major m x n matrix: A22 := A22 - A21 A12, where the first
@@ -138,7 +139,36 @@ template <typename T>
   device T* right = matrix + ulong(last) * m;
   subtract_tile<T>(
       left + last, right + first, right + last, group.x * SIDE, group.y * SIDE, m - last, n - last,
-      last - first, 1u, m, 1u, m, m, false, tid, a_tile, b_tile);
+      last - first, 1u, m, 1u, m, m, false, false, tid, a_tile, b_tile);
+}
+
+// The same where A is hermitian and only its lower triangle is wanted: A22 := A22 - A21 A21^H.
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void products_update_hermitian(
+    device T* A [[buffer(0)]],
+    constant uint& n [[buffer(1)]],
+    constant uint& first [[buffer(2)]],
+    constant uint& last [[buffer(3)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, a_tile, (depth<T>() * (SIDE + 1)));
+  THREADGROUP_ARRAY(T, b_tile, (depth<T>() * (SIDE + 1)));
+  device T* matrix = A + ulong(group.z) * n * n;
+  device T* left = matrix + ulong(first) * n + last;
+  if (group.x >= group.y) {
+    subtract_tile<T>(
+        left, left, matrix + ulong(last) * n + last, group.x * SIDE, group.y * SIDE, n - last,
+        n - last, last - first, 1u, n, n, 1u, n, false, true, tid, a_tile, b_tile);
+  }
+}
+
+// One thread per entry: zero above the diagonal.
+template <typename T>
+kernel void products_clear_upper(
+    device T* A [[buffer(0)]],
+    constant uint& n [[buffer(1)]],
+    uint3 id [[thread_position_in_grid]]) {
+  if (id.x < id.y) A[(ulong(id.z) * n + id.y) * n + id.x] = zero<T>();
 }
 
 // X := B, B of any strides and X column-major, in tiles of 32 x 32: both are walked along memory.

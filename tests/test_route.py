@@ -214,7 +214,7 @@ def test_which_of_what_is_no_matrix(A: Any) -> None:
         ("inv", 40, "inverse_rows"),
         ("cholesky", 3, "cholesky_packed"),
         ("cholesky_ex", 40, "cholesky_group"),
-        ("cholesky", 300, "cholesky_panel of 128 columns, cholesky_below, matmul"),
+        ("cholesky", 300, "cholesky_panel of 128 columns, cholesky_below, products"),
         ("cholesky_inverse", 32, "cholesky_inverse_simd"),
     ],
 )

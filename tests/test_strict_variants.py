@@ -94,7 +94,7 @@ def fits(launch: Launch) -> bool:
 # right-hand sides.
 SIZES = around(1, 2, 3, _lu_plan.TINY, _lu_plan.DET_TINY, 8, 16, _lu_plan.SIMD, _lu_plan.PANEL)
 SIZES += [*range(40, _lu_plan.ROWS, 8), *around(64, 96, _lu_plan.ROWS)]
-CHOLESKY_SIZES = around(1, 2, 3, 4, 8, 16, 32, 64, 128, _cholesky_plan.GROUP)
+CHOLESKY_SIZES = around(1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 ROWS = around(*(rows * _lu_plan.MAX_THREADS for rows in (1, 2, 4, 8, 16, 32, 64)))
 COLUMNS = around(1, 2, 3, _triangular_plan.FEW, 32, 64)
 
