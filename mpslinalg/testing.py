@@ -29,11 +29,13 @@ __all__ = [
     "compare",
     "determinant_ratio",
     "forward_ratio",
+    "full_rank",
     "general",
     "inverse_ratio",
     "ldl_ratio",
     "lu_ratio",
     "positive_definite",
+    "qr_ratio",
     "random",
     "slogdet_ratio",
     "solve_ratio",
@@ -132,6 +134,27 @@ def ldl_ratio(A: Array, LD: Array, pivots: Array, hermitian: bool = False) -> Ra
         product = L @ _ldexp(D, -exponent[index]) @ (L.conj() if hermitian else L).T
         error[index] = _norm(product - A[index][order][:, order])
     return _ratio(error, n * eps * _norm(A), legal & _finite(LD))
+
+
+@np.errstate(all="ignore")
+def qr_ratio(A: Array, Q: Array, R: Array) -> Ratios:
+    """The larger of ||R - Q^H A|| / (m ||A|| eps) and ||I - Q^H Q|| / (m eps) (LAPACK's xQRT01).
+
+    The first is taken column by column, ||r - Q^H a|| against ||a||, which Householder's method
+    satisfies too. R that is not upper triangular, or has a diagonal that is not real, gives inf.
+    """
+    eps = _eps(Q)
+    A, Q, R = _host(A), _host(Q), _host(R)
+    m = A.shape[-2]
+    exponent = _exponent(A, axis=-2)
+    A, R = (_ldexp(x, -exponent) for x in (A, R))
+    adjoint = Q.conj().swapaxes(-2, -1)
+    legal = (np.tril(R, -1) == 0).all((-2, -1))
+    legal &= (np.diagonal(R, axis1=-2, axis2=-1).imag == 0).all(-1) & _finite(R) & _finite(Q)
+    residual, size = np.abs(R - adjoint @ A).sum(-2), np.abs(A).sum(-2)
+    ratios = _ratio(residual, m * eps * size, legal[..., None]).max(-1, initial=0.0)
+    error = _norm(np.eye(Q.shape[-1]) - adjoint @ Q)
+    return np.maximum(ratios, _ratio(error, np.asarray(m * eps), legal))
 
 
 @np.errstate(all="ignore")
@@ -414,6 +437,17 @@ def positive_definite(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Mat
         if zero is not None:
             A[zero], A[:, zero] = 0.0, 0.0
         yield Matrix(name, _rounded(A * scale, dtype, tiny), 0 if zero is None else zero + 1)
+
+
+def full_rank(n_rows: int, n_cols: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:
+    """LAPACK's 8 families of matrices for QR (xCHKQR, xLATB4), on the CPU, one of each.
+
+    Those of ``general`` without columns of zeros; ``info`` is 0. Every matrix has a QR
+    factorization.
+    """
+    for matrix in general(n_rows, n_cols, dtype, seed):
+        if matrix.info == 0:
+            yield matrix
 
 
 def _mirrored(A: NDArray[Any], hermitian: bool) -> NDArray[Any]:

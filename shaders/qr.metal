@@ -611,7 +611,6 @@ template <typename T>
     uint tid [[thread_index_in_threadgroup]]) {
   THREADGROUP_ARRAY(T, v, block_size<T>());
   THREADGROUP_ARRAY(T, gram, 32 * 33);
-  THREADGROUP_ARRAY(T, t, 32 * 33);
   const uint own = block + group.x;
   const uint first = own * WIDTH;
   const uint width = min(WIDTH, count - first);
@@ -627,15 +626,15 @@ template <typename T>
   gather_products<T>(minus, gram, tid);
   device T* out = triangles + (ulong(group.y) * blocks + own) * (WIDTH * WIDTH);
   if (tid < WIDTH) {
-    // A row a lane: column k is -tau_k T(0:k, 0:k) V^H v_k.
+    // A row a lane: column k is -tau_k T(0:k, 0:k) V^H v_k, kept as row k below the diagonal.
     for (uint k = 0; k < WIDTH; ++k) {
       const T factor = k < width ? tau[ulong(group.y) * count + first + k] : zero<T>();
       T minus_sum = zero<T>();
       for (uint l = tid; l < k; ++l) {
-        minus_sum = mul_sub(minus_sum, t[tid * 33 + l], gram[l * 33 + k]);
+        minus_sum = mul_sub(minus_sum, gram[l * 33 + tid], gram[l * 33 + k]);
       }
       const T entry = tid == k ? factor : (tid < k ? mul(factor, minus_sum) : zero<T>());
-      t[tid * 33 + k] = entry;
+      if (tid <= k) gram[k * 33 + tid] = entry;
       out[k * WIDTH + tid] = entry;
     }
   }

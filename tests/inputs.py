@@ -38,6 +38,12 @@ def regular(n: int, dtype: torch.dtype) -> Tensor:
 
 
 @functools.cache
+def full_rank(m: int, n: int, dtype: torch.dtype) -> Tensor:
+    """The families without columns of zeros."""
+    return torch.stack([M.A for M in testing.full_rank(m, n, dtype, seed=1000 * m + n)])
+
+
+@functools.cache
 def definite(n: int, dtype: torch.dtype) -> Gallery:
     """All families of positive definite matrices of one size, and those that just are not."""
     matrices = list(testing.positive_definite(n, dtype, seed=n))

@@ -113,3 +113,14 @@ def sytrs(LD: Array, pivots: Array, B: Tensor, hermitian: bool = False) -> Array
     for i in np.ndindex(*b.shape[:-2]):
         X[i], _ = routine(LD[i], pivots[i], b[i], lower=1)
     return X
+
+
+def qr(A: Tensor, mode: str = "reduced") -> tuple[Array, Array]:
+    """Q and R of A = Q R; "complete" for all columns of Q."""
+    a = A.numpy(force=True)
+    *batch, m, n = a.shape
+    k = m if mode == "complete" else min(m, n)
+    Q, R = np.empty((*batch, m, k), a.dtype), np.empty((*batch, k, n), a.dtype)
+    for i in np.ndindex(*batch):
+        Q[i], R[i] = scipy.linalg.qr(a[i], mode="full" if mode == "complete" else "economic")
+    return Q, R
