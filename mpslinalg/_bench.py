@@ -353,6 +353,46 @@ LDL = Family(
     gain=(Case(_LDL_FACTOR, 65536, 4, torch.float32), 0.9),
 )
 
+
+def _rows_of(m: int) -> Callable[[int, int, torch.dtype, torch.device], Tensors]:
+    """Matrices of m rows; n counts columns."""
+
+    def inputs(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
+        return (_randn((batch, m, n), dtype, device),)
+
+    return inputs
+
+
+def _qr_ratio(inputs: Tensors, result: Tensors) -> float:
+    return float(testing.qr_ratio(inputs[0], *result).max())
+
+
+def _qr(library: Any, A: Tensor) -> Any:
+    return library.qr(A)
+
+
+_QR = Operation("qr", _matrices, _qr, _qr_ratio)
+_TALL_QR = {
+    m: Operation(f"qr {m} rows", _rows_of(m), _qr, _qr_ratio) for m in (128, 1024, 4000, 65536)
+}
+
+QR = Family(
+    operations=(_QR,),
+    batched=LU.batched,
+    single=LU.single,
+    quick=LU.quick,
+    stream=Case(_QR, batch=2**18, n=4, dtype=torch.float32),
+    overhead=(Case(_QR, 1, 8, torch.float32), 5.0),
+    # On a CPU both sides are torch.
+    gain=(Case(_QR, 4096, 8, torch.float32), 0.8),
+    extra=(
+        (_TALL_QR[128], 1024, 32),
+        (_TALL_QR[1024], 256, 64),
+        (_TALL_QR[4000], 1, 36),
+        (_TALL_QR[65536], 1, 8),
+    ),
+)
+
 HEADS, CHUNK, KEY_WIDTH = 16, 64, 128
 
 
@@ -415,6 +455,7 @@ FAMILIES = {
     "triangular": TRIANGULAR,
     "cholesky": CHOLESKY,
     "ldl": LDL,
+    "qr": QR,
     "gated_delta": GATED_DELTA,
 }
 

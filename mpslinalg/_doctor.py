@@ -23,6 +23,7 @@ from mpslinalg._gated_delta_plan import CHUNK_SIZES
 
 LU_SIZES = (3, 8, 16, 32, 64, 100, 300)  # one in each regime
 LDL_SIZES = (3, 8, 16, 32, 64, 100, 300)
+QR_SHAPES = ((3, 3), (8, 6), (16, 16), (32, 32), (100, 20), (70, 50), (600, 8), (600, 40))
 CHOLESKY_SIZES = (3, 8, 16, 32, 64, 100, 200, 300)
 # float32 carries 24 bits and loses about two in a product of this size; TF32 carries 11.
 FULL_PRECISION_BITS = 20.0
@@ -171,6 +172,21 @@ def _cholesky_row(name: str, device: torch.device, dtype: torch.dtype, n: int) -
     return Row(name, "ok" if right else "FAIL", detail)
 
 
+def qr_rows(device: torch.device) -> Iterator[Row]:
+    for dtype in (torch.float32, torch.complex64):
+        for shape in QR_SHAPES:
+            name = f"qr {str(dtype).removeprefix('torch.')} {shape[0]} x {shape[1]}"
+            yield _checked(name, _qr_row, device, dtype, shape)
+
+
+def _qr_row(name: str, device: torch.device, dtype: torch.dtype, shape: tuple[int, int]) -> Row:
+    generator = torch.Generator().manual_seed(sum(shape))
+    A = torch.randn(3, *shape, dtype=dtype, generator=generator).to(device)
+    with LA.use("kernels"):
+        ratio = testing.qr_ratio(A, *LA.qr(A)).max()
+    return Row(name, "ok" if ratio < testing.LU_THRESHOLD else "FAIL", f"factor {ratio:.2g}")
+
+
 def ldl_rows(device: torch.device) -> Iterator[Row]:
     for dtype in (torch.float32, torch.complex64):
         for n in LDL_SIZES:
@@ -217,6 +233,7 @@ FAMILIES: tuple[Callable[[torch.device], Iterator[Row]], ...] = (
     lu_rows,
     cholesky_rows,
     ldl_rows,
+    qr_rows,
     gated_delta_rows,
 )
 

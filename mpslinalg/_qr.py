@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _op, _out, _qr_plan, _route
+from mpslinalg._engines import cpu
 from mpslinalg._triangular import solve_operator
 
 regime = _qr_plan.regime
@@ -122,7 +123,7 @@ def _by_lapack(A: Tensor, mode: str, out: Any) -> Any:
     traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     result = None if traced else torch.linalg.qr(A, mode=mode)
     if result is None or not all(bool(x.isfinite().all()) for x in result):
-        if traced or not _route.compiler_found():
+        if traced or not cpu.compiler_found():
             Q, R = torch.linalg.qr(A.to(torch.complex128), mode=mode)
             result = Q.to(A.dtype), R.to(A.dtype)
         else:
@@ -170,5 +171,5 @@ def qr(A: Tensor, mode: str = "reduced", *, out: Any = None) -> Any:
     if out is not None:
         _check.same_device("linalg_qr", A=A, out=out)
     if not (_check.matrix(A) and mode in MODES and _check.out(out, (A,), A.dtype, A.dtype)):
-        return _check.refuse(torch.linalg.qr, A, mode=mode, out=out)
+        return _check.refuse(torch.linalg.qr, A, mode, out=out)
     return _out.named("linalg_qr", _qr(A, mode), out)

@@ -51,7 +51,7 @@ def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
     elif n <= WIDTH and rows == n:
         _tall(matrices, flattened(Q) if columns else empty((1,), A), flattened(R), columns != 0)
     else:
-        factor, tau, triangles = _factored(matrices)
+        factor, _, triangles = _factored(matrices)
         kernel("qr", "qr_upper", scalar(A.dtype))(
             factor, R, m, n, rows, threads=(rows, n, len(factor)), group=(32, 1, 1)
         )

@@ -146,15 +146,15 @@ def qr_ratio(A: Array, Q: Array, R: Array) -> Ratios:
     eps = _eps(Q)
     A, Q, R = _host(A), _host(Q), _host(R)
     m = A.shape[-2]
+    legal = (np.tril(R, -1) == 0).all((-2, -1))
+    legal &= (np.diagonal(R, axis1=-2, axis2=-1).imag == 0).all(-1) & _finite(R) & _finite(Q)
     exponent = _exponent(A, axis=-2)
     A, R = (_ldexp(x, -exponent) for x in (A, R))
     adjoint = Q.conj().swapaxes(-2, -1)
-    legal = (np.tril(R, -1) == 0).all((-2, -1))
-    legal &= (np.diagonal(R, axis1=-2, axis2=-1).imag == 0).all(-1) & _finite(R) & _finite(Q)
     residual, size = np.abs(R - adjoint @ A).sum(-2), np.abs(A).sum(-2)
     ratios = _ratio(residual, m * eps * size, legal[..., None]).max(-1, initial=0.0)
     error = _norm(np.eye(Q.shape[-1]) - adjoint @ Q)
-    return np.maximum(ratios, _ratio(error, np.asarray(m * eps), legal))
+    return np.asarray(np.maximum(ratios, _ratio(error, np.asarray(m * eps), legal)))
 
 
 @np.errstate(all="ignore")

@@ -306,9 +306,10 @@ inline void write_panel(
     uint columns,
     uint stride,
     uint turned,
+    uint parts,
     Place place,
     threadgroup T* tile) {
-  for (uint part = 0; part < place.parts; ++part) {
+  for (uint part = 0; part < parts; ++part) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (place.part == part) {
 #pragma unroll
@@ -318,7 +319,7 @@ inline void write_panel(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     const uint row = part * uint(ROWS) + place.column;
-    for (uint j = place.part; j < columns; j += place.parts) {
+    for (uint j = place.part; j < columns; j += parts) {
       if (row >= begin && row < rows) to[ulong(j) * stride + row] = tile[j * 33 + place.column];
     }
   }
@@ -367,7 +368,7 @@ template <typename T>
   }
   if (q_wanted != 0) {
     form_columns<T, 32, ROWS, PARTS>(a, place, steps, tau, tile, sums);
-    write_panel<T>(a, Q + ulong(group.y) * m * n + begin, 0, height, n, m, 0, place, tile);
+    write_panel<T>(a, Q + ulong(group.y) * m * n + begin, 0, height, n, m, 0, parts, place, tile);
   }
 }
 
@@ -402,7 +403,7 @@ template <typename T>
   for (uint j = simd; j < width; j += parts) {
     if (lane < steps) panel[ulong(j) * m + lane] = tile[lane * 33 + j];
   }
-  write_panel<T>(a, panel, steps, height, width, m, steps, place, tile);
+  write_panel<T>(a, panel, steps, height, width, m, steps, parts, place, tile);
 }
 
 // Q of each block of rows times its block of the Q of the blocks' R: the second step of TSQR.

@@ -105,6 +105,9 @@ CASES = [
     Case("slogdet", lambda A: tuple(LA.slogdet(A)), ((2, 3, 3),)),
     Case("ldl_solve", ldl_solve(False), ((3, 2),)),
     Case("ldl_solve_hermitian", ldl_solve(True), ((2, 3, 2),)),
+    Case("qr", LA.qr, ((3, 3),)),
+    Case("qr_tall", LA.qr, ((2, 4, 3),)),
+    Case("qr_wide", lambda A: LA.qr(A, mode="complete"), ((2, 4),)),
     Case("triangular_lower", triangular(False, False, 0), ((3, 3), (3, 2))),
     Case("triangular_unit_transpose", triangular(False, True, 1), ((3, 3), (3, 2))),
     Case("triangular_upper_adjoint", triangular(True, False, 2), ((3, 3), (3, 2))),
@@ -122,6 +125,8 @@ COMPILED = [
         "cholesky_upper",
         "cholesky_solve_upper",
         "cholesky_inverse",
+        "qr_tall",
+        "qr_wide",
         "lu_factor",
         "lu_factor_wide",
         "lu_no_pivot",
@@ -247,6 +252,8 @@ TRANSFORMS: list[tuple[str, str, Callable[..., Any]]] = [
     ("slogdet", "vmap_jacrev", lambda f: torch.vmap(torch.func.jacrev(f))),
     ("cholesky", "grad", torch.func.grad),
     ("cholesky_solve", "jacfwd", torch.func.jacfwd),
+    ("qr", "grad", torch.func.grad),
+    ("qr", "jacfwd", torch.func.jacfwd),
     *((name, "jacfwd", torch.func.jacfwd) for name in ("det", "inv", "lu", "solve", "slogdet")),
     ("inv", "hessian", torch.func.hessian),
 ]
@@ -300,6 +307,7 @@ def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
         "lu_unpack": [(LU, P, True, True), (LU, P, False, True), (LU, P, True, False)],
         "ldl_factor": [(A, False), (A.to(torch.complex64).mH, True)],
         "ldl_solve": [(A, P, B, False), (A.to(torch.complex64), -P, B.to(torch.complex64), True)],
+        "qr": [(A, "reduced"), (wide.mH, "complete"), (wide, "r")],
         "inv": [(A,), (A[0].conj().mT.to(torch.complex64),)],
         "solve_triangular": [(A, B, True, False, 0), (A, B.mT, False, True, 1, True)],
     }
@@ -426,7 +434,13 @@ def scipys_cholesky(A: Array) -> tuple[Array, ...]:
     return L, L.conj().T, X, scipy.linalg.cho_solve((L, True), np.eye(len(A)))
 
 
+def scipys_qr(A: Array) -> tuple[Array, ...]:
+    Q, R = scipy.linalg.qr(A, mode="economic")
+    return Q, R
+
+
 ORACLES = [
+    Oracle("qr", lambda A: tuple(LA.qr(A)), scipys_qr),
     Oracle("cholesky", our_cholesky, scipys_cholesky),
     Oracle("solve", our_solve, scipys_solve),
     Oracle("inv", lambda A: (LA.inv(A),), lambda A: (scipy.linalg.inv(A),)),
@@ -491,7 +505,9 @@ def test_gradients_are_differences_of_scipys(
     assert np.abs(got - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("name", ["inv", "det", "slogdet", "lu_factor", "lu", "cholesky_inverse"])
+@pytest.mark.parametrize(
+    "name", ["inv", "det", "slogdet", "lu_factor", "lu", "cholesky_inverse", "qr"]
+)
 def test_forward_over_forward_is_refused(name: str, device: str) -> None:
     """An outer forward level does not see the inner one's rule: the result would be zero."""
     A = inputs_of_one(device)
@@ -511,7 +527,9 @@ def test_forward_over_forward_is_refused(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0)])
-@pytest.mark.parametrize("name", ["lu_factor", "lu", "inv", "det", "cholesky", "cholesky_inverse"])
+@pytest.mark.parametrize(
+    "name", ["lu_factor", "lu", "inv", "det", "cholesky", "cholesky_inverse", "qr"]
+)
 def test_empty_matrices_have_empty_gradients(
     name: str, shape: tuple[int, ...], device: str
 ) -> None:

@@ -32,10 +32,11 @@ OUTPUTS = {
     "cholesky_ex": 2,
     "cholesky_solve": 1,
     "cholesky_inverse": 1,
+    "qr": 2,
 }
 CHOLESKY = ("cholesky", "cholesky_ex", "cholesky_inverse")
 SQUARE = ("inv", "inv_ex", "det", "slogdet", "ldl_factor", "ldl_factor_ex", *CHOLESKY)
-ONE_MATRIX = ("lu_factor", "lu_factor_ex", "lu", *SQUARE)
+ONE_MATRIX = ("lu_factor", "lu_factor_ex", "lu", "qr", *SQUARE)
 SYSTEM = ("solve", "solve_ex")
 
 
@@ -67,6 +68,7 @@ def bad_calls() -> list[Call]:
         calls += [(name, (ones(3, 3, dtype=d),), {}) for d in (half, bfloat16, integer, boolean)]
     for name in SQUARE:
         calls += [(name, (ones(2, 3),), {}), (name, (ones(4, 3, 2),), {})]
+    calls += [("qr", (ones(3, 3), mode), {}) for mode in ("R", "full", None, 1)]
     for name in SYSTEM:
         for A, B in [
             (ones(3), ones(3)),

@@ -22,6 +22,7 @@ def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_doctor, "LU_SIZES", (3, 16))
     monkeypatch.setattr(_doctor, "CHOLESKY_SIZES", (3,))
     monkeypatch.setattr(_doctor, "LDL_SIZES", (3,))
+    monkeypatch.setattr(_doctor, "QR_SHAPES", ((3, 3),))
 
 
 def usage_error(arguments: list[str], capsys: Capture) -> str:

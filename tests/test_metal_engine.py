@@ -298,6 +298,9 @@ RECTANGULAR: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "lu_factor_ex": lambda A, B: LA.lu_factor_ex(A),
     "lu": lambda A, B: LA.lu(A),
     "lu_unpack": lambda A, B: LA.lu_unpack(*factors(A)),
+    "qr": lambda A, B: LA.qr(A),
+    "qr_complete": lambda A, B: LA.qr(A, mode="complete"),
+    "qr_r": lambda A, B: LA.qr(A, mode="r"),
 }
 SQUARE: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "lu_solve": lambda A, B: LA.lu_solve(*factors(A), B),

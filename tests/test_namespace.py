@@ -48,6 +48,7 @@ def test_public_names() -> None:
         "lu_factor_ex",
         "lu_solve",
         "lu_unpack",
+        "qr",
         "slogdet",
         "solve",
         "solve_ex",

@@ -32,6 +32,7 @@ NAMES = [
     "linalg.lu_factor",
     "linalg.lu_factor_ex",
     "linalg.lu_solve",
+    "linalg.qr",
     "linalg.slogdet",
     "linalg.solve",
     "linalg.solve_ex",

@@ -1,12 +1,14 @@
 """qr held against SciPy and torch."""
 
-import numpy as np
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import _qr_plan, testing
+from mpslinalg._engines import cpu
 from mpslinalg.testing import compare
 from tests import lapack
 from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on
@@ -83,7 +85,7 @@ def test_out(shape: tuple[int, ...], mode: str, device: str) -> None:
     expected = LA.qr(A, mode=mode)
     outs = tuple(x.new_empty(0) for x in expected)
     result = LA.qr(A, mode=mode, out=outs)
-    assert type(result) is torch.return_types.linalg_qr_out
+    assert type(result).__name__ == "linalg_qr_out"
     for given, got, wanted in zip(outs, result, expected, strict=True):
         assert got is given
         assert torch.equal(got, wanted)
@@ -118,10 +120,10 @@ def test_constant_and_scaled_columns(dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.parametrize(("mode", "shape"), [("r", (4, 3)), ("complete", (4, 3))])
 def test_what_has_no_derivative(mode: str, shape: tuple[int, int], device: str) -> None:
-    def error(library: object, where: str) -> str:
+    def error(library: Any, where: str) -> str:
         A = torch.ones(shape, device=where, requires_grad=True)
         with pytest.raises(RuntimeError) as caught, LA.use("kernels"):
-            sum(x.sum() for x in library.qr(A, mode=mode)).backward()
+            torch.autograd.grad(torch.stack([x.sum() for x in library.qr(A, mode=mode)]).sum(), A)
         return str(caught.value)
 
     assert error(LA, device) == error(torch.linalg, "cpu")
@@ -146,10 +148,8 @@ def test_rank_one_on_the_cpu(scale: float, mode: str) -> None:
 
 
 def test_rank_one_on_the_cpu_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpslinalg import _route
-
     A = 1j * torch.ones(8, 7, dtype=torch.complex64)
-    monkeypatch.setattr(_route, "compiler_found", lambda: False)
+    monkeypatch.setattr(cpu, "compiler_found", lambda: False)
     assert testing.qr_ratio(A, *LA.qr(A)) < 10
     Q, R = torch.vmap(LA.qr)(A[None])
     assert testing.qr_ratio(A[None], Q, R) < 10

@@ -31,6 +31,7 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "cholesky_ex": LA.cholesky_ex,
     "cholesky_solve": lambda A: LA.cholesky_solve(A, A),
     "cholesky_inverse": LA.cholesky_inverse,
+    "qr": LA.qr,
 }
 
 
@@ -215,6 +216,7 @@ def test_which_of_what_is_no_matrix(A: Any) -> None:
         ("cholesky", 3, "cholesky_packed"),
         ("cholesky_ex", 40, "cholesky_group"),
         ("cholesky", 300, "cholesky_panel of 128 columns, cholesky_below, products"),
+        ("qr", 32, "qr_simd"),
         ("cholesky_inverse", 32, "cholesky_inverse_simd"),
     ],
 )

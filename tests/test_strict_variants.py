@@ -22,6 +22,7 @@ from mpslinalg import (
     _inverse_plan,
     _ldl_plan,
     _lu_plan,
+    _qr_plan,
     _solve_plan,
     _triangular_plan,
 )
@@ -137,6 +138,13 @@ def run_plans(dtype: torch.dtype) -> None:
                 _cholesky_plan.cholesky_solve(torch.zeros(2, n, k, dtype=dtype), A, upper)
 
 
+def run_qr(dtype: torch.dtype) -> None:
+    """Each width of a simdgroup's team, a threadgroup, several, and panels of either height."""
+    for shape in ((3, 4), (5, 8), (16, 9), (32, 20), (200, 20), (600, 8), (40, 70), (600, 40)):
+        for mode in ("reduced", "complete", "r"):
+            _qr_plan.qr(torch.zeros(2, *shape, dtype=dtype), mode)
+
+
 def run_gated_delta() -> None:
     """The chunk solve from and to every dtype that Metal has; the other kernels."""
     starts = torch.tensor([0, 3, 5], dtype=torch.int32)
@@ -164,6 +172,8 @@ def launches() -> dict[str, set[Launch]]:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
                     found.setdefault(launch.shader, set()).add(launch)
+            for launch in recorded(partial(run_qr, dtype), side_by_side=True):
+                found.setdefault(launch.shader, set()).add(launch)
         for launch in recorded(run_gated_delta, side_by_side=True):
             found.setdefault(launch.shader, set()).add(launch)
     return found

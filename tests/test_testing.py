@@ -149,6 +149,23 @@ def test_lapack_cholesky(n: int, upper: bool, dtype: torch.dtype) -> None:
             assert testing.cholesky_ratio(M.A, wrong, upper) > 30.0, M.name
 
 
+@each_dtype
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (3, 2), (10, 10), (5, 8)])
+def test_qr_ratio(m: int, n: int, dtype: torch.dtype) -> None:
+    for M in testing.full_rank(m, n, dtype):
+        Q, R = scipy.linalg.qr(M.A.numpy(), mode="economic")
+        assert testing.qr_ratio(M.A, Q, R) < 5, M.name
+        eps = np.finfo(R.dtype).eps
+        assert testing.qr_ratio(M.A, Q, R * (1 + 100 * m * eps)) > 30, M.name
+        assert testing.qr_ratio(M.A, Q * (1 + 100 * m * eps), R) > 30, M.name
+        if m > 1:
+            R[1, 0] = np.finfo(R.dtype).tiny
+            assert testing.qr_ratio(M.A, Q, R) == np.inf
+        if dtype.is_complex:
+            Q, R = Q * 1j, R * -1j
+            assert testing.qr_ratio(M.A, Q, R) == np.inf
+
+
 def test_cholesky_ratio_by_hand() -> None:
     A = np.array([[4.0, 2.0], [2.0, 5.0]])
     L = np.array([[2.0, 0.0], [1.0, 2.5]], np.float32)
