@@ -9,6 +9,9 @@ from mpslinalg._cholesky import cholesky_inverse as cholesky_inverse
 from mpslinalg._cholesky import cholesky_solve as cholesky_solve
 from mpslinalg._determinant import det as det
 from mpslinalg._determinant import slogdet as slogdet
+from mpslinalg._householder import geqrf as geqrf
+from mpslinalg._householder import householder_product as householder_product
+from mpslinalg._householder import ormqr as ormqr
 from mpslinalg._inverse import inv as inv
 from mpslinalg._inverse import inv_ex as inv_ex
 from mpslinalg._ldl import ldl_factor as ldl_factor

@@ -18,11 +18,14 @@ MAX_ROWS = 512
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
-    if max(m, n) <= WIDTH:
+    if name in ("householder_product", "ormqr"):
+        return "qr_triangle, qr_apply"
+    if name == "qr" and max(m, n) <= WIDTH:
         return "qr_simd"
-    if n <= WIDTH:
+    if name == "qr" and n <= WIDTH:
         return "qr_group" if m <= _rows(dtype) else "qr_group, qr_combine"
-    return f"qr_panel of {WIDTH} columns, qr_triangle, qr_update, qr_apply"
+    blocked = f"qr_panel of {WIDTH} columns, qr_triangle, qr_update"
+    return f"{blocked}, qr_apply" if name == "qr" else blocked
 
 
 def _rows(dtype: torch.dtype) -> int:
@@ -51,12 +54,13 @@ def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
     elif n <= WIDTH and rows == n:
         _tall(matrices, flattened(Q) if columns else empty((1,), A), flattened(R), columns != 0)
     else:
-        factor, _, triangles = _factored(matrices)
+        factor, tau = empty(matrices.shape, A), _empty_tau(matrices, min(m, n))
+        triangles = _factor(matrices, factor, tau, True)
         kernel("qr", "qr_upper", scalar(A.dtype))(
             factor, R, m, n, rows, threads=(rows, n, len(factor)), group=(32, 1, 1)
         )
         if columns:
-            _form(factor, triangles, flattened(Q))
+            _form(factor, triangles, min(m, n), flattened(Q))
     return Q, R
 
 
@@ -101,14 +105,21 @@ def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool) -> None:
         )
 
 
-def _factored(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Reflectors below R, tau and the triangular factors of the blocks of reflectors."""
+def _empty_tau(matrices: Tensor, count: int) -> Tensor:
+    return empty((matrices.shape[0], count), matrices, row_major=True)
+
+
+def _empty_triangles(matrices: Tensor, count: int) -> Tensor:
+    return empty((matrices.shape[0], -(-count // WIDTH), WIDTH, WIDTH), matrices)
+
+
+def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tensor:
+    """Reflectors below R, and tau. Returns the triangular factors of the blocks of reflectors, of
+    the last block only if they are wanted."""
     batch, m, n = matrices.shape
     steps = min(m, n)
-    blocks = -(-steps // WIDTH)
-    factor = empty(matrices.shape, matrices)
-    tau = empty((batch, steps), matrices, row_major=True)
-    triangles = empty((batch, blocks, WIDTH, WIDTH), matrices)
+    triangles = _empty_triangles(matrices, steps)
+    blocks = triangles.shape[1]
     copy(factor, matrices)
     workspace = empty((batch * m * WIDTH,), matrices) if m > _rows(matrices.dtype) else tau
     update = kernel("qr", "qr_update", scalar(factor.dtype))
@@ -116,13 +127,14 @@ def _factored(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first = block * WIDTH
         last = min(first + WIDTH, steps)
         _panel(factor, tau, workspace, first, last)
-        _triangles(factor, tau, triangles, block, 1)
+        if wanted or last < n:
+            _triangles(factor, tau, triangles, block, 1)
         if last < n:
             update(
                 factor, triangles, m, n, first, last, blocks,
                 threads=(256 * -(-(n - last) // WIDTH), batch), group=(256, 1),
             )  # fmt: skip
-    return factor, tau, triangles
+    return triangles
 
 
 def _panel(factor: Tensor, tau: Tensor, workspace: Tensor, first: int, last: int) -> None:
@@ -158,25 +170,100 @@ def _identity(Q: Tensor) -> None:
     )
 
 
-def _form(factor: Tensor, triangles: Tensor, Q: Tensor) -> None:
-    """Q := the first columns of the product of the reflectors."""
-    _, m, n = factor.shape
+def _form(factor: Tensor, triangles: Tensor, count: int, Q: Tensor) -> None:
+    """Q := the first columns of the product of `count` reflectors."""
     _identity(Q)
-    steps = min(m, n)
-    for first in reversed(range(0, steps, WIDTH)):
-        _apply(factor, triangles, Q[:, first:, first:], first, min(WIDTH, steps - first), False)
+    for first in reversed(range(0, count, WIDTH)):
+        _apply(factor, triangles, Q[:, first:, first:], first, count, False, False)
 
 
 def _apply(
-    factor: Tensor, triangles: Tensor, C: Tensor, first: int, width: int, adjoint: bool
+    factor: Tensor,
+    triangles: Tensor,
+    C: Tensor,
+    first: int,
+    count: int,
+    adjoint: bool,
+    conjugated: bool,
 ) -> None:
+    """The block of reflectors from `first` on, of `count`, times C or its conjugate."""
     batch, m, n = factor.shape
-    columns = C.shape[-1]
+    columns, width = C.shape[-1], min(WIDTH, count - first)
     kernel("qr", "qr_apply", scalar(factor.dtype))(
         factor, triangles, C, m, n, first, width, triangles.shape[1], columns, *strides(C),
-        adjoint, False,
+        adjoint, conjugated,
         threads=(256 * -(-columns // WIDTH), batch), group=(256, 1),
     )  # fmt: skip
 
 
+def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:
+    """R with the reflectors below it, and tau, as LAPACK's geqrf."""
+    factor, tau = _geqrf_fake(A)
+    if A.numel() != 0:
+        matrices = flattened(A)
+        _factor(matrices, flattened(factor), tau.view(matrices.shape[0], -1), False)
+    return factor, tau
+
+
+def _geqrf_fake(A: Tensor) -> tuple[Tensor, Tensor]:
+    *batch, m, n = A.shape
+    return empty(A.shape, A), empty((*batch, min(m, n)), A, row_major=True)
+
+
+def _reflectors(A: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    """A factor as the kernels read it, column-major, and the triangular factors of its blocks."""
+    factor = flattened(A)
+    if not factor.mT.is_contiguous():
+        packed = empty(factor.shape, factor)
+        copy(packed, factor)
+        factor = packed
+    count = tau.shape[-1]
+    triangles = _empty_triangles(factor, count)
+    tau = tau.resolve_conj().resolve_neg().reshape(-1, count).contiguous()
+    _triangles(factor, tau, triangles, 0, triangles.shape[1])
+    return factor, triangles
+
+
+def householder_product(A: Tensor, tau: Tensor) -> Tensor:
+    """The first columns of H_0 H_1 ..., as many as A has."""
+    Q = empty(A.shape, A)
+    if Q.numel() == 0:
+        return Q
+    if tau.shape[-1] == 0:
+        _identity(flattened(Q))
+    else:
+        _form(*_reflectors(A, tau), tau.shape[-1], flattened(Q))
+    return Q
+
+
+def ormqr(A: Tensor, tau: Tensor, C: Tensor, left: bool, adjoint: bool) -> Tensor:
+    """Q C, Q^H C, C Q or C Q^H for the product Q = H_0 H_1 ... of reflectors."""
+    X = empty(C.shape, C)
+    if X.numel() == 0:
+        return X
+    product = flattened(X)
+    copy(product, C)
+    count = tau.shape[-1]
+    if count == 0:
+        return X
+    factor, triangles = _reflectors(A, tau)
+    # C Q is the adjoint of Q^H C^H.
+    rows, adjoint = (product, adjoint) if left else (product.mT, not adjoint)
+    blocks = range(0, count, WIDTH)
+    for first in blocks if adjoint else reversed(blocks):
+        _apply(factor, triangles, rows[:, first:], first, count, adjoint, not left)
+    return X
+
+
 qr_op = _op.define("qr(Tensor A, str mode) -> (Tensor, Tensor)", qr, _qr_fake)
+geqrf_op = _op.define("geqrf(Tensor A) -> (Tensor, Tensor)", geqrf, _geqrf_fake)
+householder_product_op = _op.define(
+    "householder_product(Tensor A, Tensor tau) -> Tensor",
+    householder_product,
+    lambda A, tau: empty(A.shape, A),
+)
+ormqr_op = _op.define(
+    "ormqr(Tensor A, Tensor tau, Tensor C, bool left, bool adjoint) -> Tensor",
+    ormqr,
+    lambda A, tau, C, left, adjoint: empty(C.shape, C),
+)

@@ -33,10 +33,13 @@ OUTPUTS = {
     "cholesky_solve": 1,
     "cholesky_inverse": 1,
     "qr": 2,
+    "geqrf": 2,
+    "householder_product": 1,
+    "ormqr": 1,
 }
 CHOLESKY = ("cholesky", "cholesky_ex", "cholesky_inverse")
 SQUARE = ("inv", "inv_ex", "det", "slogdet", "ldl_factor", "ldl_factor_ex", *CHOLESKY)
-ONE_MATRIX = ("lu_factor", "lu_factor_ex", "lu", "qr", *SQUARE)
+ONE_MATRIX = ("lu_factor", "lu_factor_ex", "lu", "qr", "geqrf", *SQUARE)
 SYSTEM = ("solve", "solve_ex")
 
 
@@ -68,6 +71,36 @@ def bad_calls() -> list[Call]:
         calls += [(name, (ones(3, 3, dtype=d),), {}) for d in (half, bfloat16, integer, boolean)]
     for name in SQUARE:
         calls += [(name, (ones(2, 3),), {}), (name, (ones(4, 3, 2),), {})]
+    for A, tau in [
+        (ones(3), ones(3)),
+        (ones(3, 4), ones(3)),
+        (ones(4, 3), ones(4)),
+        (ones(4, 3), ones()),
+        (ones(2, 4, 3), ones(3)),
+        (ones(2, 4, 3), ones(3, 3)),
+        (ones(4, 3), ones(3, dtype=torch.float64)),
+        (ones(4, 3, dtype=half), ones(3, dtype=half)),
+        (ones(4, 3, dtype=integer), ones(3, dtype=integer)),
+        (ones(4, 3), [1.0, 1.0, 1.0]),
+        (None, ones(3)),
+    ]:
+        calls.append(("householder_product", (A, tau), {}))
+    for A, tau, C in [
+        (ones(4), ones(3), ones(3, 2)),
+        (ones(4, 3), ones(3), ones(3)),
+        (ones(4, 3), ones(2), ones(4, 2)),
+        (ones(4, 3), ones(4), ones(4, 2)),
+        (ones(4, 3), ones(3), ones(3, 2)),
+        (ones(2, 4, 3), ones(2, 3), ones(4, 2)),
+        (ones(2, 4, 3), ones(2, 3), ones(3, 4, 2)),
+        (ones(2, 4, 3), ones(3, 3), ones(2, 4, 2)),
+        (ones(4, 3), ones(3), ones(4, 2, dtype=torch.float64)),
+        (ones(4, 3), ones(3, dtype=torch.float64), ones(4, 2)),
+        (ones(4, 3, dtype=half), ones(3, dtype=half), ones(4, 2, dtype=half)),
+        (ones(4, 3), ones(3), [1.0]),
+    ]:
+        calls.append(("ormqr", (A, tau, C), {}))
+    calls.append(("ormqr", (ones(4, 3), ones(3), ones(4, 2)), {"left": False}))
     calls += [("qr", (ones(3, 3), mode), {}) for mode in ("R", "full", None, 1)]
     for name in SYSTEM:
         for A, B in [
@@ -184,7 +217,7 @@ def test_bad_input_raises_torchs_error(call: Call, device: str) -> None:
 @pytest.mark.parametrize("name", ONE_MATRIX + SYSTEM)
 @pytest.mark.parametrize("wrong", [torch.float64, torch.int32, torch.complex64])
 def test_out_of_another_dtype(name: str, wrong: torch.dtype) -> None:
-    if name == "cholesky_inverse" and wrong != torch.int32:
+    if name in ("cholesky_inverse", "geqrf") and wrong != torch.int32:
         pytest.skip("torch casts the result to what loses nothing")
     A = 2 * torch.eye(3)
     args = (A, A) if name in SYSTEM else (A,)

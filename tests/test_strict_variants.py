@@ -143,6 +143,10 @@ def run_qr(dtype: torch.dtype) -> None:
     for shape in ((3, 4), (5, 8), (16, 9), (32, 20), (200, 20), (600, 8), (40, 70), (600, 40)):
         for mode in ("reduced", "complete", "r"):
             _qr_plan.qr(torch.zeros(2, *shape, dtype=dtype), mode)
+    A, tau = torch.zeros(2, 70, 40, dtype=dtype), torch.zeros(2, 40, dtype=dtype)
+    _qr_plan.geqrf(A)
+    _qr_plan.householder_product(A, tau)
+    _qr_plan.ormqr(A, tau, A, True, True)
 
 
 def run_gated_delta() -> None:
