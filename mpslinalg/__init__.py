@@ -17,6 +17,7 @@ from mpslinalg._inverse import inv_ex as inv_ex
 from mpslinalg._ldl import ldl_factor as ldl_factor
 from mpslinalg._ldl import ldl_factor_ex as ldl_factor_ex
 from mpslinalg._ldl import ldl_solve as ldl_solve
+from mpslinalg._lstsq import lstsq as lstsq
 from mpslinalg._lu import lu as lu
 from mpslinalg._lu import lu_factor as lu_factor
 from mpslinalg._lu import lu_factor_ex as lu_factor_ex

@@ -37,11 +37,11 @@ def fits(A: Tensor, B: Any, left: bool) -> bool:
         and B.dtype == A.dtype
         and B.dim() >= 2
         and B.shape[-2 if left else -1] == A.shape[-1]
-        and _broadcastable(A.shape[:-2], B.shape[:-2])
+        and broadcastable(A.shape[:-2], B.shape[:-2])
     )
 
 
-def _broadcastable(a: torch.Size, b: torch.Size) -> bool:
+def broadcastable(a: torch.Size, b: torch.Size) -> bool:
     """Whether two batch shapes broadcast."""
     return all(i == j or i == 1 or j == 1 for i, j in zip(reversed(a), reversed(b), strict=False))
 

@@ -107,7 +107,8 @@ def _hermitian(M: Tensor) -> Tensor:
     return above + above.mH + _real_diagonal(M)
 
 
-def _qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
+def factor(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
+    """Q and R, differentiable."""
     Q, R = _differentiable_factor(A, mode) if _op.tracked(A) else _factor(A, mode)
     return Q, R
 
@@ -127,7 +128,7 @@ def _by_lapack(A: Tensor, mode: str, out: Any) -> Any:
             Q, R = torch.linalg.qr(A.to(torch.complex128), mode=mode)
             result = Q.to(A.dtype), R.to(A.dtype)
         else:
-            result = _qr(A, mode)
+            result = factor(A, mode)
     return _out.named("linalg_qr", result, out)
 
 
@@ -172,4 +173,4 @@ def qr(A: Tensor, mode: str = "reduced", *, out: Any = None) -> Any:
         _check.same_device("linalg_qr", A=A, out=out)
     if not (_check.matrix(A) and mode in MODES and _check.out(out, (A,), A.dtype, A.dtype)):
         return _check.refuse(torch.linalg.qr, A, mode, out=out)
-    return _out.named("linalg_qr", _qr(A, mode), out)
+    return _out.named("linalg_qr", factor(A, mode), out)

@@ -45,6 +45,7 @@ def test_public_names() -> None:
         "ldl_factor",
         "ldl_factor_ex",
         "ldl_solve",
+        "lstsq",
         "lu",
         "lu_factor",
         "lu_factor_ex",

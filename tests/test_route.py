@@ -32,6 +32,7 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "cholesky_solve": lambda A: LA.cholesky_solve(A, A),
     "cholesky_inverse": LA.cholesky_inverse,
     "qr": LA.qr,
+    "lstsq": lambda A: LA.lstsq(A, A),
     "geqrf": LA.geqrf,
     "householder_product": lambda A: LA.householder_product(A, A[..., 0]),
     "ormqr": lambda A: LA.ormqr(A, A[..., 0], A),
