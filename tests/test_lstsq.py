@@ -16,7 +16,7 @@ from tests.inputs import DOUBLES, SINGLES, name, on
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
-SIZES = ((1, 1), (4, 4), (5, 3), (3, 5), (50, 10), (10, 50), (40, 35), (35, 40))
+SIZES = ((1, 1), (4, 4), (5, 3), (3, 5), (50, 10), (35, 40))
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 
 
@@ -63,7 +63,7 @@ def ratio(A: Tensor, X: Any, B: Tensor) -> NDArray[Any]:
     return np.asarray(np.maximum(backward, norm(outside) / (max(m, n) * norm(x) * eps)))
 
 
-@pytest.mark.parametrize("columns", [1, 2, 15])
+@pytest.mark.parametrize("columns", [1, 15])
 @pytest.mark.parametrize("size", SIZES, ids=name)
 @each_dtype
 def test_gels(dtype: torch.dtype, size: tuple[int, int], columns: int, device: str) -> None:

