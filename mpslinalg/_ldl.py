@@ -8,6 +8,7 @@ from torch.autograd import Function
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from mpslinalg import _check, _ldl_plan, _op, _out, _route
+from mpslinalg._repeat import public
 
 regime = _ldl_plan.regime
 
@@ -139,6 +140,7 @@ def _check_errors(info: Tensor, name: str, is_matrix: bool) -> None:
         ) from None
 
 
+@public
 def ldl_factor(A: Tensor, *, hermitian: bool = False, out: Any = None) -> Any:
     """Factor a symmetric or Hermitian, possibly indefinite matrix: A = L D L^T or A = L D L^H.
 
@@ -185,6 +187,7 @@ def ldl_factor(A: Tensor, *, hermitian: bool = False, out: Any = None) -> Any:
     return _out.named("linalg_ldl_factor", (LD, pivots), out)
 
 
+@public
 def ldl_factor_ex(
     A: Tensor, *, hermitian: bool = False, check_errors: bool = False, out: Any = None
 ) -> Any:
@@ -229,6 +232,7 @@ def ldl_factor_ex(
     return _out.named("linalg_ldl_factor_ex", (LD, pivots, info), out)
 
 
+@public
 def ldl_solve(
     LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False, out: Tensor | None = None
 ) -> Tensor:
