@@ -1,5 +1,6 @@
 """LDL factorisation: derivatives and public functions."""
 
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -120,13 +121,17 @@ def _refuse_gradient_to_out(name: str, out: Any, *inputs: Tensor) -> None:
 
 
 def _check_errors(info: Tensor, name: str, is_matrix: bool) -> None:
+    _check.at_the_end(info, partial(_raise_first, name=name, is_matrix=is_matrix))
+
+
+def _raise_first(info: Tensor, name: str, is_matrix: bool) -> None:
     """LinAlgError for the first zero on the diagonal of D; reads the device.
 
     torch takes it for an error of its own: "INTERNAL ASSERT FAILED ..., please report a bug". Under
     vmap and torch.compile, where info is not to be looked at, its words remain.
     """
     try:
-        _check.errors(info, name, is_matrix)
+        _check.raise_first(info, name, is_matrix)
     except RuntimeError:
         if torch._C._are_functorch_transforms_active():
             raise

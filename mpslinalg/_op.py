@@ -1,6 +1,11 @@
 """What every family shares on its way into torch: ops of launch plans, derivatives on demand."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -64,6 +69,39 @@ def _forward_levels() -> int:
     return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
 
 
+class _ForDynamo(MetaPathFinder):
+    """Allows functions in graphs as soon as torch.compile is imported.
+
+    To allow them at once would import it, which takes as long as torch itself.
+    """
+
+    def __init__(self) -> None:
+        self.functions: list[Callable[..., Any]] = []
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "torch._dynamo" or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                for function in self.functions:
+                    torch.compiler.allow_in_graph(function)  # type: ignore[no-untyped-call]
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_for_dynamo = _ForDynamo()
+if "torch._dynamo" not in sys.modules:
+    sys.meta_path.insert(0, _for_dynamo)
+
+
 def applied(function: type[Function]) -> Callable[..., Any]:
     """`function.apply` as torch.compile must see it.
 
@@ -81,5 +119,8 @@ def applied(function: type[Function]) -> Callable[..., Any]:
         return function.apply(*args)  # type: ignore[no-untyped-call]
 
     apply.__name__ = function.__name__
-    allowed: Callable[..., Any] = torch.compiler.allow_in_graph(apply)  # type: ignore[no-untyped-call]
-    return allowed
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.allow_in_graph(apply)  # type: ignore[no-untyped-call]
+    else:
+        _for_dynamo.functions.append(apply)
+    return apply
