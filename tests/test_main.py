@@ -1,5 +1,7 @@
 """The command line: words, exit statuses, and the doctor's examination."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -19,9 +21,9 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_doctor, "LU_SIZES", (3, 16))
-    monkeypatch.setattr(_doctor, "CHOLESKY_SIZES", (3,))
-    monkeypatch.setattr(_doctor, "LDL_SIZES", (3,))
+    small = {stem: replace(family, sizes=(16,)) for stem, family in _doctor.FAMILIES.items()}
+    small["lu"] = replace(small["lu"], sizes=(3, 16))
+    monkeypatch.setattr(_doctor, "FAMILIES", small)
 
 
 def usage_error(arguments: list[str], capsys: Capture) -> str:
@@ -97,7 +99,7 @@ def test_doctor(capsys: Capture) -> None:
         "C++ compiler",
         "float32 matmul",
         "lu complex64 16",
-        "ldl float32 3",
+        *(f"{stem} float32 16" for stem in _doctor.FAMILIES),
         "all is",
     ):
         assert words in text
@@ -156,7 +158,7 @@ def test_doctor_without_the_device(device: str, capsys: Capture) -> None:
 def test_doctor_without_cuda_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_doctor, "available", lambda device: True)
     monkeypatch.setattr(_doctor, "package_version", lambda name: None)
-    monkeypatch.setattr(_doctor, "FAMILIES", ())
+    monkeypatch.setattr(_doctor, "FAMILIES", {})
     row = rows("cuda")["cuda-core"]
     assert row.status == "FAIL"
     assert "pip install" in row.detail
@@ -176,7 +178,7 @@ def test_matmul_precision_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.Tensor, "__matmul__", lambda A, B: matmul(eleven_bits(A), eleven_bits(B))
     )
     assert 10 < _doctor.matmul_bits(torch.device("cpu")) < 13
-    monkeypatch.setattr(_doctor, "FAMILIES", ())
+    monkeypatch.setattr(_doctor, "FAMILIES", {})
     assert rows()["float32 matmul"].status == "note"
 
 
