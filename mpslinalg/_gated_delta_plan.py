@@ -27,7 +27,7 @@ STEP_TOKENS = 1024
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name == "solve_tril":
-        return "gated_delta_solve"
+        return "gated_delta_solve (gated_delta_solve_packed for cu_seqlens)"
     if name == "chunk_gated_delta_rule":
         return "gated_delta_system (gated_delta_solve for derivatives or small chunks), products"
     tokens = "products token by token"

@@ -200,7 +200,7 @@ def test_which_of_a_submodule() -> None:
         chunks = LA.which("gated_delta.chunk_gated_delta_rule", *rule)
         tokens = LA.which("gated_delta.recurrent_gated_delta_rule", *rule)
         whole = LA.which("gated_delta.solve_tril", A.int())
-    assert solve.endswith("kernels (cpu engine): 2 x 64 x 3 x 16 bfloat16, gated_delta_solve")
+    assert "kernels (cpu engine): 2 x 64 x 3 x 16 bfloat16, gated_delta_solve" in solve
     assert "bfloat16, gated_delta_system" in chunks
     assert "bfloat16, gated_delta_step" in tokens
     assert "raises torch's error" in whole
