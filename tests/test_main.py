@@ -1,13 +1,14 @@
 """The command line: words, exit statuses, and the doctor's examination."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 import mpslinalg as LA
 from mpslinalg import __main__ as command
-from mpslinalg import _doctor
+from mpslinalg import _bench, _doctor
 from mpslinalg._engines import cpu
 
 Capture = pytest.CaptureFixture[str]
@@ -88,6 +89,14 @@ def test_default_device(
 
 def rows(device: str = "cpu") -> dict[str, _doctor.Row]:
     return {row.name: row for row in _doctor.examine(torch.device(device))}
+
+
+def test_every_family_that_is_timed_is_judged_and_kept_over_time() -> None:
+    assert set(_bench.FAMILIES) <= set(_doctor.FAMILIES)
+    suites = Path(__file__).parents[1] / "asv_benchmarks" / "benchmarks"
+    assert {f"bench_{stem}.py" for stem in _bench.FAMILIES} == {
+        file.name for file in suites.glob("bench_*.py")
+    }
 
 
 @pytest.mark.usefixtures("quick_doctor")
