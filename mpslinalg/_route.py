@@ -82,6 +82,11 @@ class use:
         _blocks.count -= 1
 
 
+def goes_to_torch(first: Any) -> bool:
+    """Whether a call with this first argument most likely goes to torch: at once, on the CPU."""
+    return _blocks.count == 0 and getattr(first, "is_cpu", True)
+
+
 def kernels(name: str, A: Tensor, B: Tensor | None = None, pivot: bool = True) -> bool:
     """Whether `name` runs on kernels now. What is no tensor goes to torch, for torch's error."""
     if _blocks.count != 0 and mode.name != "auto":

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _op, _out, _route, _triangular_plan
+from mpslinalg._repeat import public
 
 regime = _triangular_plan.regime
 
@@ -82,6 +83,7 @@ def solve_operator(
     return X
 
 
+@public
 def solve_triangular(
     A: Tensor,
     B: Tensor,
