@@ -11,6 +11,8 @@ from mpslinalg._check import same_device
 from mpslinalg._gated_delta_plan import CHUNK_SIZES, STEP_KEYS, STEP_TOKENS, SYSTEM_SIZE, working
 from mpslinalg._gated_delta_solve import DTYPES, solve_tril
 
+regime = _gated_delta_plan.regime
+
 _system = _gated_delta_plan.system_op
 _step = _gated_delta_plan.step_op
 
@@ -120,7 +122,7 @@ def _fused(k: Tensor, beta: Tensor, g: Tensor) -> bool:
     return (
         k.shape[-2] == SYSTEM_SIZE
         and not _op.tracked(k, beta, g)
-        and _route.kernels("gated_delta_system", k)
+        and _route.kernels("chunk_gated_delta_rule", k)
     )
 
 
@@ -162,7 +164,7 @@ def recurrent_gated_delta_rule(
     _check_rule("recurrent_gated_delta_rule", *given)
     tensors = (x for x in given if x is not None)
     if (
-        _route.kernels("gated_delta_step", query)
+        _route.kernels("recurrent_gated_delta_rule", query)
         and key.shape[-1] <= STEP_KEYS
         and not _op.tracked(*tensors)
     ):
