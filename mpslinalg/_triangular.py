@@ -145,9 +145,7 @@ def solve_triangular(
     A, B = _op.broadcast((A, 2), (B, 2))
     # Of the conjugate view of a column-major A torch makes no copy, and then a row-major X.
     # Not where it compiles: conjugate views cannot be told there.
-    row_major = (
-        A.is_cpu and not torch.compiler.is_compiling() and A.is_conj() and A.mT.is_contiguous()
-    )
+    row_major = not torch.compiler.is_compiling() and A.is_conj() and A.mT.is_contiguous()
     if left:
         X = solve_operator(A, B, upper, unitriangular, 0, row_major)
     else:

@@ -69,7 +69,7 @@ def test_other_values_of_the_same_kind(name: str, n: int, device: str) -> None:
 
 
 def test_a_second_call_repeats_the_first(device: str) -> None:
-    A = draw(5, 3, 3).to(device)
+    A = draw(5, 1, 7, 3, 3).to(device)
     before = len(programs(LA.inv))
     first = LA.inv(A)
     assert len(programs(LA.inv)) == before + 1
