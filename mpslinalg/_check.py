@@ -80,8 +80,8 @@ def raise_first(info: Tensor, name: str, is_matrix: bool) -> None:
     plain = type(info) is Tensor and not torch.compiler.is_compiling()
     if plain and not torch._C._are_functorch_transforms_active():
         # An engine may know a shorter way than torch's, which takes 31 us on an H200.
-        engine = ENGINES[info.device.type]
-        if not engine.any_nonzero(info):
+        engine = ENGINES.get(info.device.type)
+        if engine is not None and not engine.any_nonzero(info):
             return
     torch._linalg_check_errors(info, name, is_matrix=is_matrix)
 

@@ -22,6 +22,7 @@ NORM_EPS = 1e-6
 PART_TOKENS = 4096
 
 
+@_op.outside_autocast
 def chunk_gated_delta_rule(
     query: Tensor,
     key: Tensor,
@@ -141,6 +142,7 @@ def _chunked(x: Tensor, size: int) -> Tensor:
     return x.contiguous()
 
 
+@_op.outside_autocast
 def recurrent_gated_delta_rule(
     query: Tensor,
     key: Tensor,
@@ -278,6 +280,10 @@ def _check_rule(
                 f"and value {list(value.shape)} [B, T, H, V], but got "
                 f"{list(given[argument].shape)}"
             )
+    if width == 0:
+        raise RuntimeError(
+            f"{name}: keys must have at least one entry, but key is {list(key.shape)}"
+        )
     if groups == 0 or heads % groups != 0:
         raise RuntimeError(
             f"{name}: the heads of value must be a multiple of those of key, but got {heads} and "

@@ -1,12 +1,14 @@
 """What every family shares on its way into torch: ops of launch plans, derivatives on demand."""
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ from torch.library import Library, register_fake, register_vmap
 from mpslinalg._repeat import repeated
 from mpslinalg._repeat import tracked as tracked
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _LIBRARY = Library("mpslinalg", "DEF")  # type: ignore[no-untyped-call]
 
 
@@ -102,6 +106,22 @@ if "torch._dynamo" not in sys.modules:
     sys.meta_path.insert(0, _for_dynamo)
 
 
+def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
+    """The function as it runs without autocast, which would round its products to 8 or 11 bits."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = (*args, *kwargs.values())
+        devices = {a.device.type for a in given if isinstance(a, Tensor)}
+        with ExitStack() as stack:
+            for device in devices:
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            return function(*args, **kwargs)
+
+    return run
+
+
 def applied(function: type[Function]) -> Callable[..., Any]:
     """`function.apply` as torch.compile must see it.
 
@@ -119,6 +139,8 @@ def applied(function: type[Function]) -> Callable[..., Any]:
         return function.apply(*args)  # type: ignore[no-untyped-call]
 
     apply.__name__ = function.__name__
+    for name in {"backward", "jvp"} & vars(function).keys():
+        setattr(function, name, staticmethod(outside_autocast(getattr(function, name))))
     if "torch._dynamo" in sys.modules:
         torch.compiler.allow_in_graph(apply)  # type: ignore[no-untyped-call]
     else:

@@ -34,7 +34,7 @@ def _plain(tensor: Tensor) -> bool:
     return (
         type(tensor) is Tensor
         and tensor.layout is torch.strided
-        and not (tensor.is_conj() or tensor.is_neg())
+        and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
         # What torch.autograd.grad(is_grads_batched=True) passes is not seen by functorch.
         and not torch._C._functorch.is_legacy_batchedtensor(tensor)
     )
@@ -67,6 +67,10 @@ def repeated(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable
                 return otherwise(*args, **kwargs)
         if not tensors or torch._C._len_torch_dispatch_stack() != 0 or tracked(*tensors):
             return otherwise(*args, **kwargs)
+        if torch._C._get_tracing_state() is not None:
+            raise NotImplementedError(
+                "mpslinalg: torch.jit.trace cannot see a launch; use torch.compile, torch.export"
+            )
         device = tensors[0].device
         engine = ENGINES.get(device.type)
         for tensor in tensors[1:]:

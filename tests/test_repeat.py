@@ -1,6 +1,7 @@
 """Calls that are repeated from a record give what the calls themselves give."""
 
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import _inverse_plan, testing
+from mpslinalg import _inverse_plan, _triangular_plan, testing
 from mpslinalg._engines.program import Program
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -127,6 +128,34 @@ def test_offsets_and_modes(device: str) -> None:
     assert gradient.shape == x.shape
     torch.testing.assert_close(torch.func.vmap(LA.inv)(big), expected)
     assert not LA.inv(big).requires_grad
+
+
+def test_what_has_no_memory(device: str) -> None:
+    A = 2 * torch.eye(8, device=device)
+    for _ in range(2):
+        LA.solve(A, torch.ones(8, 8, device=device))
+    zero = torch._efficientzerotensor((8, 8), device=device)
+    assert not LA.solve(A, zero).any()
+    meta = LA.inv(A.to("meta"))
+    assert (meta.shape, meta.device.type) == (A.shape, "meta")
+
+
+def test_tracing_is_refused(device: str) -> None:
+    A = 2 * torch.eye(8, device=device)
+    LA.inv(A)
+    with (
+        pytest.raises(NotImplementedError, match="cannot see a launch"),
+        warnings.catch_warnings(action="ignore"),
+    ):
+        torch.jit.trace(LA.inv, (A,), check_trace=False)  # type: ignore[no-untyped-call]
+
+
+def test_other_dtypes_never_reach_a_kernel(device: str) -> None:
+    A = torch.eye(8, device=device)
+    X = _triangular_plan.solve_triangular(A, A, False, False, 0)
+    assert torch.equal(X, A)
+    with pytest.raises(TypeError, match="bfloat16"):
+        _triangular_plan.solve_triangular(A, A.bfloat16(), False, False, 0)
 
 
 def test_threads(device: str) -> None:
