@@ -26,6 +26,7 @@ TINY = replace(
     stream=replace(LU.stream, batch=4096),
     overhead=(replace(LU.overhead[0]), 5.0),
     gain=(replace(LU.gain[0], batch=512), 1e9),
+    note="What the columns mean [B, T].",
 )
 OPERATIONS = {operation.name: operation for operation in LU.operations}
 FUNCTIONS = {
@@ -53,6 +54,7 @@ def test_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--json", str(file)) == 0
     text = capsys.readouterr().out
     assert "REFUSED" not in text
+    assert TINY.note in text
     assert max(map(len, text.splitlines())) <= 120
     content = json.loads(file.read_text())
     cells = content["cells"]

@@ -1,5 +1,6 @@
 """The command line: words, exit statuses, and the doctor's examination."""
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,6 +131,22 @@ def test_doctor_finds_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch, capsys: Ca
         "ok",
         "FAIL",
     ]
+
+
+@pytest.mark.usefixtures("quick_doctor")
+def test_doctor_judges_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    inv = LA.inv
+
+    @functools.wraps(inv)
+    def spy(A: torch.Tensor) -> torch.Tensor:
+        seen.append(LA.which("inv", A))
+        return inv(A)
+
+    monkeypatch.setattr(LA, "inv", spy)
+    rows()
+    assert len(seen) == 4
+    assert all("kernels (cpu engine)" in text for text in seen)
 
 
 @pytest.mark.usefixtures("quick_doctor")

@@ -215,6 +215,23 @@ def test_auto_on_cuda_takes_the_kernels_of_gated_delta(name: str) -> None:
     assert hasattr(LA.gated_delta, name)
 
 
+def test_which_asks_what_the_function_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(_route, "kernels", lambda name, *_: asked.append(name))
+    A = torch.zeros(1, 64, 2, 64)
+    rule = (A, A, A, A[..., 0], A[..., 0])
+    for name, args in (
+        ("solve_tril", (A,)),
+        ("chunk_gated_delta_rule", rule),
+        ("recurrent_gated_delta_rule", rule),
+    ):
+        asked.clear()
+        LA.which(f"gated_delta.{name}", *args)
+        getattr(LA.gated_delta, name)(*args)
+        assert asked[0] == name
+        assert name in asked[1:]
+
+
 def test_auto_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_route, "compiler_found", lambda: False)
     A = torch.eye(4).expand(4096, 4, 4)
