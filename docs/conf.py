@@ -32,6 +32,10 @@ def plain(
 ) -> None:
     """Escape | * and _ outside of code: docstrings mean |det A|, not a substitution."""
     lines[:] = [_CODE_OR_MARKUP.sub(lambda m: m[1] or f"\\{m[2]}", line) for line in lines]
+    if "Returns:" in lines:
+        # Napoleon takes what stands before the first colon for a type; here that is nothing.
+        first = lines.index("Returns:") + 1
+        lines[first] = "    : " + lines[first].lstrip()
 
 
 def setup(app: Sphinx) -> None:

@@ -1,55 +1,76 @@
-"""Write docs/_generated/PAGE.md from a real run.
+"""Write docs/_generated/PAGE.md from real runs.
 
 python docs/generate.py accuracy [--device cuda]
-python docs/generate.py benchmarks docs/data/h200-lu.json
+python docs/generate.py benchmarks docs/data/h200-lu.json docs/data/h200-ldl.json ...
 
-The first runs `python -m mpslinalg doctor` here and keeps what it prints. The second makes tables
-of the file that `python -m mpslinalg bench --json FILE` wrote on the machine that it names.
+The first judges every routine here, beside SciPy, and keeps what `python -m mpslinalg doctor`
+prints. The second makes tables of the files that `python -m mpslinalg bench --json FILE` wrote on
+the machines that they name; a file is named MACHINE-FAMILY.json, and each family is a section.
 """
 
+import argparse
 import datetime
 import json
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-OUTPUT = Path(__file__).parent / "_generated"
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))
+
+from docs import ratios  # noqa: E402
+from mpslinalg._bench import FAMILIES  # noqa: E402
 
 
-def accuracy(arguments: list[str]) -> str:
-    """What the doctor says of this machine."""
-    command = ["-m", "mpslinalg", "doctor", *arguments]
+def accuracy(device: str) -> str:
+    """The ratios of every routine beside SciPy's, then what the doctor says of this machine."""
+    table = ratios.table(device)
+    command = ["-m", "mpslinalg", "doctor", "--device", device]
     run = subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE, text=True)
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     printed = "\n".join(line.rstrip() for line in run.stdout.rstrip().splitlines())
+    chip = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    sizes = ", ".join(map(str, ratios.SIZES))
     return (
-        f"`python {' '.join(command)}` on {datetime.date.today()}, torch {torch.__version__}, "
-        f"{platform.system()} {platform.machine()}{gpu}:\n\n```text\n{printed}\n```\n"
+        f"On {datetime.date.today()}, torch {torch.__version__}, {platform.system()}, kernels on "
+        f"{device} ({chip}). The worst ratio over the families and n = {sizes}; for `solve_tril` "
+        f"over unit lower triangles and chunks of 16, 32 and 64:\n\n{table}\n"
+        f"`python {' '.join(command)}` there:\n\n```text\n{printed}\n```\n"
     )
 
 
-def benchmarks(arguments: list[str]) -> str:
-    """A recorded run as one table a dtype."""
-    run = json.loads(Path(arguments[0]).read_text())
-    environment = run["environment"]
-    summary, stream = run["summary"], run["stream"]
-    pieces = [
+def benchmarks(files: Sequence[Path]) -> str:
+    """Recorded runs, a section for each."""
+    return "\n".join(_section(file) for file in files)
+
+
+def _section(file: Path) -> str:
+    """A run as one table a dtype, under the title of its algorithm."""
+    family = file.stem.rpartition("-")[2]
+    title = (DOCS / "algorithms" / f"{family}.md").read_text().partition("\n")[0]
+    run = json.loads(file.read_text())
+    environment, stream = run["environment"], run["stream"]
+    words = [
         f"`{run['command']}` on {run['date'][:10]}: {environment['device']}, torch "
-        f"{environment['torch']}, Python {environment['python']}, {environment['system']}. "
-        "Microseconds, medians; the ratio is torch's time over the kernels'.\n"
+        f"{environment['torch']}, Python {environment['python']}, {environment['system']}.",
+        "Microseconds, medians; the ratio is torch's time over the kernels'.",
+        FAMILIES[family].note,
     ]
-    for dtype in ("float32", "complex64"):
+    pieces = [f"##{title}\n\n{' '.join(filter(None, words))}\n"]
+    for dtype in dict.fromkeys(cell["dtype"] for cell in run["cells"]):
         pieces.append(f"\n**{dtype}**\n\n| | batch | n | kernels | torch | ratio |\n")
         pieces.append("|---|---:|---:|---:|---:|---:|\n")
         pieces += [_row(cell) for cell in run["cells"] if cell["dtype"] == dtype]
+    mean = run["summary"]["geometric_mean"]
+    if mean:
+        pieces.append(f"\nGeometric mean over the batched cells: {mean:.2f}.\n")
     pieces.append(
-        f"\nGeometric mean over the batched cells: {summary['geometric_mean']:.2f}. "
-        f"The inverse of {stream['batch']} 4 x 4 float32 matrices moves "
-        f"{100 * stream['share']:.0f} % of the bytes a second that a copy did in the same run.\n"
+        f"\n{stream['op']}, batch {stream['batch']}, n = {stream['n']}, {stream['dtype']}: "
+        f"{100 * stream['share']:.0f} % of the bytes a second that a copy moved in the same run.\n"
     )
     return "".join(pieces)
 
@@ -57,11 +78,22 @@ def benchmarks(arguments: list[str]) -> str:
 def _row(cell: dict[str, Any]) -> str:
     times, speedup = cell["microseconds"], cell["speedup"]
     kernels, torch_ = (f"{times[p]:.1f}" if p in times else "-" for p in ("kernels", "torch"))
-    ratio = f"{speedup:.2f}" if speedup else f"refused, {cell['refused']['kernels']}"
+    refused = (f"{who} refused: {why}" for who, why in cell["refused"].items())
+    ratio = f"{speedup:.2f}" if speedup else "; ".join(refused)
     return f"| {cell['op']} | {cell['batch']} | {cell['n']} | {kernels} | {torch_} | {ratio} |\n"
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    pages = parser.add_subparsers(dest="page", required=True)
+    page = pages.add_parser("accuracy")
+    page.add_argument("--device", choices=["cpu", "cuda", "mps"], default="cpu")
+    page = pages.add_parser("benchmarks")
+    page.add_argument("files", nargs="+", type=Path, metavar="MACHINE-FAMILY.json")
+    options = parser.parse_args(arguments)
+    text = accuracy(options.device) if options.page == "accuracy" else benchmarks(options.files)
+    (DOCS / "_generated" / f"{options.page}.md").write_text(text)
+
+
 if __name__ == "__main__":
-    page, *arguments = sys.argv[1:]
-    text = {"accuracy": accuracy, "benchmarks": benchmarks}[page](arguments)
-    (OUTPUT / f"{page}.md").write_text(text)
+    main()

@@ -127,6 +127,8 @@ def _grid(
     for first in range(0, len(dtypes), 2):  # as many as fit the width
         _print_cells(cells, dtypes[first : first + 2], console)
     streamed = measure_stream(family, device, quick=quick)
+    if family.note:
+        console.print(family.note, highlight=False, markup=False)
     summary = summarize(cells)
     _print_summary(summary, streamed, console)
     content = {

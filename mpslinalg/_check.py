@@ -6,12 +6,14 @@ which raises what it raises for that input. So the words are torch's, of the ins
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mpslinalg._engines import ENGINES
+from mpslinalg._engines.program import current
 
 # torch.compile of torch 2.11 takes the check of info for dead code: it has no result.
 torch.fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
@@ -60,13 +62,26 @@ def out(given: Any, inputs: tuple[Tensor, ...], *dtypes: torch.dtype) -> bool:
     )
 
 
+def at_the_end(info: Tensor, check: Callable[[Tensor], None]) -> None:
+    """Look at info: now, or when the call that is being recorded, and each repeat, has launched."""
+    if current.recording is not None:
+        current.recording.checks.append((info, check))
+    else:
+        check(info)
+
+
 def errors(info: Tensor, name: str, is_matrix: bool) -> None:
     """Raise torch's LinAlgError for the first matrix with info > 0; reads the device."""
+    at_the_end(info, partial(raise_first, name=name, is_matrix=is_matrix))
+
+
+def raise_first(info: Tensor, name: str, is_matrix: bool) -> None:
+    """What `errors` does with info."""
     plain = type(info) is Tensor and not torch.compiler.is_compiling()
     if plain and not torch._C._are_functorch_transforms_active():
         # An engine may know a shorter way than torch's, which takes 31 us on an H200.
-        engine = ENGINES[info.device.type]
-        if not engine.any_nonzero(info):
+        engine = ENGINES.get(info.device.type)
+        if engine is not None and not engine.any_nonzero(info):
             return
     torch._linalg_check_errors(info, name, is_matrix=is_matrix)
 

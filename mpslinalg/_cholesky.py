@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _cholesky_plan, _op, _out, _route
+from mpslinalg._repeat import public
 from mpslinalg._triangular import solve_operator
 
 regime = _cholesky_plan.regime
@@ -161,6 +162,7 @@ def _cholesky_inverse(L: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
     return X, info
 
 
+@public
 def cholesky(A: Tensor, *, upper: bool = False, out: Tensor | None = None) -> Tensor:
     """Factor a hermitian positive definite matrix: A = L L^H, or A = U^H U with upper=True.
 
@@ -205,6 +207,7 @@ def cholesky(A: Tensor, *, upper: bool = False, out: Tensor | None = None) -> Te
     return L if out is None else _out.write(L, out)
 
 
+@public
 def cholesky_ex(
     A: Tensor, *, upper: bool = False, check_errors: bool = False, out: Any = None
 ) -> Any:
@@ -260,6 +263,7 @@ def _write(X: Tensor, out: Tensor) -> Tensor:
     return _out.write(X, out)
 
 
+@public
 def cholesky_solve(
     B: Tensor, L: Tensor, upper: bool = False, *, out: Tensor | None = None
 ) -> Tensor:
@@ -305,6 +309,7 @@ def cholesky_solve(
     return X if out is None else _write(X, out)
 
 
+@public
 def cholesky_inverse(L: Tensor, upper: bool = False, *, out: Tensor | None = None) -> Tensor:
     """Invert A = L L^H, or A = U^H U with upper=True, from its Cholesky factor.
 

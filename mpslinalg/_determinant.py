@@ -8,6 +8,7 @@ from torch.autograd import Function
 
 from mpslinalg import _check, _determinant_plan, _lu_plan, _op, _out, _route
 from mpslinalg._lu import factor_constant, permute, solve_factored
+from mpslinalg._repeat import public
 
 regime = _determinant_plan.regime
 
@@ -119,6 +120,7 @@ def _det(A: Tensor, LU: Tensor, pivots: Tensor) -> Tensor:
     return det
 
 
+@public
 def det(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Compute the determinant of a square matrix, (-1)^swaps times the product of U's diagonal.
 
@@ -153,6 +155,7 @@ def det(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     return result if out is None else _out.write(result, out)
 
 
+@public
 def slogdet(A: Tensor, *, out: Any = None) -> Any:
     """Compute sign and logarithm of the determinant: det(A) = sign exp(logabsdet).
 

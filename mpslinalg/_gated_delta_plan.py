@@ -24,6 +24,16 @@ STEP_THREADS = 128
 STEP_TOKENS = 1024
 
 
+def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
+    """What runs for these sizes, in a few words for `which`."""
+    if name == "solve_tril":
+        return "gated_delta_solve (gated_delta_solve_packed for cu_seqlens)"
+    if name == "chunk_gated_delta_rule":
+        return "gated_delta_system (gated_delta_solve for derivatives or small chunks), products"
+    tokens = "products token by token"
+    return f"gated_delta_step ({tokens} for derivatives)" if n <= STEP_KEYS else tokens
+
+
 def working(*dtypes: torch.dtype) -> torch.dtype:
     """What dtypes are computed in: halves are storage alone."""
     return torch.float64 if torch.float64 in dtypes else torch.float32

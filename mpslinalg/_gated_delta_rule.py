@@ -11,6 +11,8 @@ from mpslinalg._check import same_device
 from mpslinalg._gated_delta_plan import CHUNK_SIZES, STEP_KEYS, STEP_TOKENS, SYSTEM_SIZE, working
 from mpslinalg._gated_delta_solve import DTYPES, solve_tril
 
+regime = _gated_delta_plan.regime
+
 _system = _gated_delta_plan.system_op
 _step = _gated_delta_plan.step_op
 
@@ -20,6 +22,7 @@ NORM_EPS = 1e-6
 PART_TOKENS = 4096
 
 
+@_op.outside_autocast
 def chunk_gated_delta_rule(
     query: Tensor,
     key: Tensor,
@@ -119,7 +122,7 @@ def _fused(k: Tensor, beta: Tensor, g: Tensor) -> bool:
     return (
         k.shape[-2] == SYSTEM_SIZE
         and not _op.tracked(k, beta, g)
-        and _route.kernels("gated_delta_system", k)
+        and _route.kernels("chunk_gated_delta_rule", k)
     )
 
 
@@ -139,6 +142,7 @@ def _chunked(x: Tensor, size: int) -> Tensor:
     return x.contiguous()
 
 
+@_op.outside_autocast
 def recurrent_gated_delta_rule(
     query: Tensor,
     key: Tensor,
@@ -160,7 +164,7 @@ def recurrent_gated_delta_rule(
     _check_rule("recurrent_gated_delta_rule", *given)
     tensors = (x for x in given if x is not None)
     if (
-        _route.kernels("gated_delta_step", query)
+        _route.kernels("recurrent_gated_delta_rule", query)
         and key.shape[-1] <= STEP_KEYS
         and not _op.tracked(*tensors)
     ):
@@ -276,6 +280,10 @@ def _check_rule(
                 f"and value {list(value.shape)} [B, T, H, V], but got "
                 f"{list(given[argument].shape)}"
             )
+    if width == 0:
+        raise RuntimeError(
+            f"{name}: keys must have at least one entry, but key is {list(key.shape)}"
+        )
     if groups == 0 or heads % groups != 0:
         raise RuntimeError(
             f"{name}: the heads of value must be a multiple of those of key, but got {heads} and "

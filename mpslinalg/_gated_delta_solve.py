@@ -13,6 +13,8 @@ from mpslinalg._gated_delta_plan import CHUNK_SIZES, working
 
 DTYPES = (torch.float32, torch.float64, *HALVES)
 
+regime = _gated_delta_plan.regime
+
 _solve = _gated_delta_plan.solve_tril_op
 
 

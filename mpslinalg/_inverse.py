@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _inverse_plan, _op, _out, _route
+from mpslinalg._repeat import public
 
 regime = _inverse_plan.regime
 
@@ -50,6 +51,7 @@ def _inverse(A: Tensor) -> tuple[Tensor, Tensor]:
     return X, info
 
 
+@public
 def inv(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Invert a square matrix: X with A X = X A = I.
 
@@ -86,6 +88,7 @@ def inv(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     return X if out is None else _out.write(X, out)
 
 
+@public
 def inv_ex(A: Tensor, *, check_errors: bool = False, out: Any = None) -> Any:
     """Invert a square matrix and return LAPACK's `info` instead of raising an error.
 

@@ -1,5 +1,6 @@
 """LDL factorisation: derivatives and public functions."""
 
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -8,6 +9,7 @@ from torch.autograd import Function
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from mpslinalg import _check, _ldl_plan, _op, _out, _route
+from mpslinalg._repeat import public
 
 regime = _ldl_plan.regime
 
@@ -119,13 +121,17 @@ def _refuse_gradient_to_out(name: str, out: Any, *inputs: Tensor) -> None:
 
 
 def _check_errors(info: Tensor, name: str, is_matrix: bool) -> None:
+    _check.at_the_end(info, partial(_raise_first, name=name, is_matrix=is_matrix))
+
+
+def _raise_first(info: Tensor, name: str, is_matrix: bool) -> None:
     """LinAlgError for the first zero on the diagonal of D; reads the device.
 
     torch takes it for an error of its own: "INTERNAL ASSERT FAILED ..., please report a bug". Under
     vmap and torch.compile, where info is not to be looked at, its words remain.
     """
     try:
-        _check.errors(info, name, is_matrix)
+        _check.raise_first(info, name, is_matrix)
     except RuntimeError:
         if torch._C._are_functorch_transforms_active():
             raise
@@ -139,6 +145,7 @@ def _check_errors(info: Tensor, name: str, is_matrix: bool) -> None:
         ) from None
 
 
+@public
 def ldl_factor(A: Tensor, *, hermitian: bool = False, out: Any = None) -> Any:
     """Factor a symmetric or Hermitian, possibly indefinite matrix: A = L D L^T or A = L D L^H.
 
@@ -185,6 +192,7 @@ def ldl_factor(A: Tensor, *, hermitian: bool = False, out: Any = None) -> Any:
     return _out.named("linalg_ldl_factor", (LD, pivots), out)
 
 
+@public
 def ldl_factor_ex(
     A: Tensor, *, hermitian: bool = False, check_errors: bool = False, out: Any = None
 ) -> Any:
@@ -229,6 +237,7 @@ def ldl_factor_ex(
     return _out.named("linalg_ldl_factor_ex", (LD, pivots, info), out)
 
 
+@public
 def ldl_solve(
     LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False, out: Tensor | None = None
 ) -> Tensor:

@@ -8,6 +8,7 @@ from torch.autograd import Function
 from torch.nn.functional import pad
 
 from mpslinalg import _check, _lu_plan, _op, _out, _route
+from mpslinalg._repeat import public
 from mpslinalg._triangular import operator, solve_operator
 
 regime = _lu_plan.regime
@@ -200,6 +201,7 @@ def _lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
     return permute(LU, pivots, _solve_L(LU, _solve_U(LU, B, trans), trans))
 
 
+@public
 def lu_factor(A: Tensor, *, pivot: bool = True, out: Any = None) -> Any:
     """Factor A = P L U: a permutation, a unit lower and an upper triangular matrix.
 
@@ -239,6 +241,7 @@ def lu_factor(A: Tensor, *, pivot: bool = True, out: Any = None) -> Any:
     return _out.named("linalg_lu_factor", (LU, pivots), out)
 
 
+@public
 def lu_factor_ex(
     A: Tensor, *, pivot: bool = True, check_errors: bool = False, out: Any = None
 ) -> Any:
@@ -279,6 +282,7 @@ def lu_factor_ex(
     return _out.named("linalg_lu_factor_ex", (LU, pivots, info), out)
 
 
+@public
 def lu(A: Tensor, *, pivot: bool = True, out: Any = None) -> Any:
     """Factor A = P L U and return the three matrices.
 
@@ -322,6 +326,7 @@ def _lu_unpack(LU: Tensor, pivots: Tensor, data: bool, pivot: bool) -> tuple[Ten
     return P, L, U
 
 
+@public
 def lu_unpack(
     LU_data: Tensor,
     LU_pivots: Tensor,
@@ -379,6 +384,7 @@ def lu_unpack(
     return _out.named("lu_unpack", PLU, out)
 
 
+@public
 def lu_solve(
     LU: Tensor,
     pivots: Tensor,

@@ -1,19 +1,25 @@
 """What every family shares on its way into torch: ops of launch plans, derivatives on demand."""
 
-from collections.abc import Callable
-from typing import Any
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 from torch.library import Library, register_fake, register_vmap
 
-from mpslinalg._engines import ENGINES, checking
-from mpslinalg._engines.program import Program, apart, record
+from mpslinalg._repeat import repeated
+from mpslinalg._repeat import tracked as tracked
 
-# Kinds of arguments that an op remembers; each takes some 2 kB.
-MAX_PROGRAMS = 1024
-_UNSEEN = object()
+P = ParamSpec("P")
+R = TypeVar("R")
 _LIBRARY = Library("mpslinalg", "DEF")  # type: ignore[no-untyped-call]
 
 
@@ -43,57 +49,7 @@ def define(schema: str, plan: Callable[..., Any], fake: Callable[..., Any]) -> C
         return out, tuple(0 if x.dim() > 0 and x.size(0) == size else None for x in out)
 
     register_vmap(f"mpslinalg::{name}", batched, lib=_LIBRARY)
-    return _short_way(op, plan)
-
-
-def _short_way(op: Callable[..., Any], plan: Callable[..., Any]) -> Callable[..., Any]:
-    """The op, but for plain tensors that nothing in torch watches the plan, and its program."""
-    # None for a kind whose plan has to run each time.
-    programs: dict[tuple[Any, ...], Program | None] = {}
-
-    def call(*args: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return op(*args)
-        tensors: list[Tensor] = []
-        key: list[Any] = []
-        for arg in args:
-            if isinstance(arg, Tensor):
-                if not _plain(arg):
-                    return op(*args)
-                tensors.append(arg)
-                key += (arg.shape, arg.stride(), arg.dtype)
-            else:
-                key.append(arg)
-        device = tensors[0].device
-        engine = ENGINES.get(device.type)
-        watched = torch._C._len_torch_dispatch_stack() != 0
-        if engine is None or watched or tracked(*tensors) or checking(device):
-            return op(*args)
-        kind = (engine, device, *key)
-        program = programs.get(kind, _UNSEEN)
-        if isinstance(program, Program):
-            return program.run(tensors, device)
-        if program is None or not apart(tensors):
-            return plan(*args)
-        if len(programs) == MAX_PROGRAMS:
-            programs.clear()
-        with record(tensors) as recording:
-            results = plan(*args)
-        programs[kind] = recording.program(results, engine.allocate)
-        return results
-
-    return call
-
-
-def _plain(tensor: Tensor) -> bool:
-    """Whether shape, strides and dtype tell all about how to read the tensor."""
-    return (
-        type(tensor) is Tensor
-        and tensor.layout is torch.strided
-        and not (tensor.is_conj() or tensor.is_neg())
-        # What torch.autograd.grad(is_grads_batched=True) passes is not seen by functorch.
-        and not torch._C._functorch.is_legacy_batchedtensor(tensor)
-    )
+    return repeated(plan, op)
 
 
 def _batch_first(arg: Any, dim: int | None, size: int) -> Any:
@@ -112,18 +68,58 @@ def broadcast(*tensors: tuple[Tensor, int]) -> tuple[Tensor, ...]:
     return tuple(t.expand(*batch, *t.shape[t.dim() - d :]) for t, d in tensors)
 
 
-def tracked(*tensors: Tensor) -> bool:
-    """Whether a derivative or a functorch transform may need to see an operation on the tensors."""
-    return (
-        (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-        or forward_ad._current_level >= 0
-        or torch._C._are_functorch_transforms_active()
-    )
-
-
 def _forward_levels() -> int:
     stack = torch._C._functorch.get_interpreter_stack() or []
     return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
+
+
+class _ForDynamo(MetaPathFinder):
+    """Allows functions in graphs as soon as torch.compile is imported.
+
+    To allow them at once would import it, which takes as long as torch itself.
+    """
+
+    def __init__(self) -> None:
+        self.functions: list[Callable[..., Any]] = []
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "torch._dynamo" or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                for function in self.functions:
+                    torch.compiler.allow_in_graph(function)  # type: ignore[no-untyped-call]
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_for_dynamo = _ForDynamo()
+if "torch._dynamo" not in sys.modules:
+    sys.meta_path.insert(0, _for_dynamo)
+
+
+def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
+    """The function as it runs without autocast, which would round its products to 8 or 11 bits."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = (*args, *kwargs.values())
+        devices = {a.device.type for a in given if isinstance(a, Tensor)}
+        with ExitStack() as stack:
+            for device in devices:
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            return function(*args, **kwargs)
+
+    return run
 
 
 def applied(function: type[Function]) -> Callable[..., Any]:
@@ -143,5 +139,10 @@ def applied(function: type[Function]) -> Callable[..., Any]:
         return function.apply(*args)  # type: ignore[no-untyped-call]
 
     apply.__name__ = function.__name__
-    allowed: Callable[..., Any] = torch.compiler.allow_in_graph(apply)  # type: ignore[no-untyped-call]
-    return allowed
+    for name in {"backward", "jvp"} & vars(function).keys():
+        setattr(function, name, staticmethod(outside_autocast(getattr(function, name))))
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.allow_in_graph(apply)  # type: ignore[no-untyped-call]
+    else:
+        _for_dynamo.functions.append(apply)
+    return apply

@@ -26,7 +26,7 @@ CUDA_BATCH = 64
 CUDA_HOST_BOUND = frozenset(("lu_factor", "lu_factor_ex", "lu", "solve", "solve_ex"))
 CUDA_HOST_BOUND_N = 16
 # Torch has no such functions, only compositions of some ten launches.
-CUDA_ALWAYS = frozenset(("solve_tril", "gated_delta_system", "gated_delta_step"))
+CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 
 
 class _Mode(threading.local):
@@ -82,6 +82,11 @@ class use:
         _blocks.count -= 1
 
 
+def goes_to_torch(first: Any) -> bool:
+    """Whether a call with this first argument most likely goes to torch: at once, on the CPU."""
+    return _blocks.count == 0 and getattr(first, "is_cpu", True)
+
+
 def kernels(name: str, A: Tensor, B: Tensor | None = None, pivot: bool = True) -> bool:
     """Whether `name` runs on kernels now. What is no tensor goes to torch, for torch's error."""
     if _blocks.count != 0 and mode.name != "auto":
@@ -116,6 +121,8 @@ def kernels_win(
 def which(name: str, *args: Any, **kwargs: Any) -> str:
     """Say in one line what a call of a function of mpslinalg with these arguments would run.
 
+    Functions of `mpslinalg.gated_delta` are named with their module: `"gated_delta.solve_tril"`.
+
     Raises:
         ValueError: mpslinalg has no function of that name.
 
@@ -123,19 +130,23 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
         >>> mpslinalg.which("solve", torch.eye(3), torch.ones(3))
         'solve: torch.linalg on cpu: measured faster here'
     """
-    function: Any = getattr(sys.modules["mpslinalg"], name, None)
+    function: Any = sys.modules["mpslinalg"]
+    for part in name.split("."):
+        function = getattr(function, part, None)
     # A module of functions that run on kernels names the kernel of a size by `regime`.
-    regime = getattr(sys.modules.get(getattr(function, "__module__", "")), "regime", None)
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    regime = getattr(module, "regime", None)
     if regime is None:
         raise ValueError(f"mpslinalg.which: mpslinalg has no function {name!r}")
     given = inspect.signature(function).bind(*args, **kwargs)
     given.apply_defaults()
     first = next(iter(given.arguments.values()))
     A, B = given.arguments.get("L", first), given.arguments.get("B")
-    if not isinstance(A, Tensor) or A.dim() < 2 or A.dtype not in DTYPES:
-        return f"{name}: raises torch's error: no matrix of {', '.join(sorted(map(str, DTYPES)))}"
+    dtypes = getattr(module, "DTYPES", DTYPES)
+    if not isinstance(A, Tensor) or A.dim() < 2 or A.dtype not in dtypes:
+        return f"{name}: raises torch's error: no matrix of {', '.join(sorted(map(str, dtypes)))}"
     device = A.device.type
-    if not kernels(name, A, B, given.arguments.get("pivot", True)):
+    if not kernels(function.__name__, A, B, given.arguments.get("pivot", True)):
         if mode.name == "torch":
             return f"{name}: torch.linalg on {device}: use('torch')"
         reason = "measured faster here" if device in ENGINES else "no engine for this device"
@@ -145,6 +156,6 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     k = 1 if B is None or B.dim() < A.dim() else B.shape[columns]
     size = " x ".join(map(str, (*batch, m, n)))
     dtype = str(A.dtype).removeprefix("torch.")
-    kernel = regime(name, A.dtype, math.prod(batch), m, n, k)
+    kernel = regime(function.__name__, A.dtype, math.prod(batch), m, n, k)
     engine = ENGINES[device].name + " engine" if device in ENGINES else f"no engine for {device}"
     return f"{name}: kernels ({engine}): {size} {dtype}, {kernel}"

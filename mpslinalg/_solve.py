@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mpslinalg import _check, _lu_plan, _op, _out, _route, _solve_plan
 from mpslinalg._lu import factor_constant, solve_factored
+from mpslinalg._repeat import public
 
 regime = _solve_plan.regime
 
@@ -47,6 +48,7 @@ def _solve(A: Tensor, B: Tensor, left: bool) -> tuple[Tensor, Tensor]:
     return X, info
 
 
+@public
 def solve(A: Tensor, B: Tensor, *, left: bool = True, out: Tensor | None = None) -> Tensor:
     """Solve A X = B, or X A = B with left=False, for square A.
 
@@ -89,6 +91,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True, out: Tensor | None = None)
     return X if out is None else _out.write(X, out)
 
 
+@public
 def solve_ex(
     A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False, out: Any = None
 ) -> Any:

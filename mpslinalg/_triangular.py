@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _op, _out, _route, _triangular_plan
+from mpslinalg._repeat import public
 
 regime = _triangular_plan.regime
 
@@ -82,6 +83,7 @@ def solve_operator(
     return X
 
 
+@public
 def solve_triangular(
     A: Tensor,
     B: Tensor,
@@ -143,9 +145,7 @@ def solve_triangular(
     A, B = _op.broadcast((A, 2), (B, 2))
     # Of the conjugate view of a column-major A torch makes no copy, and then a row-major X.
     # Not where it compiles: conjugate views cannot be told there.
-    row_major = (
-        A.is_cpu and not torch.compiler.is_compiling() and A.is_conj() and A.mT.is_contiguous()
-    )
+    row_major = not torch.compiler.is_compiling() and A.is_conj() and A.mT.is_contiguous()
     if left:
         X = solve_operator(A, B, upper, unitriangular, 0, row_major)
     else:

@@ -192,7 +192,9 @@ template <typename T, int WIDTH, int TEAM>
   THREADGROUP_ARRAY(real_t<T>, weights, 16);
   THREADGROUP_ARRAY(uint, positions, 16);
   THREADGROUP_ARRAY(uint, row_of_step, WIDTH * TEAM);
-  const RowTeam team = row_team<TEAM>(lane, simd, threads);
+  const uint row_simds = threads / uint(32 * TEAM);
+  const RowTeam team = {
+      simd % row_simds * 32 + lane, simd / row_simds, simd % row_simds, row_simds, lane};
   T a[WIDTH];
   load_rows<T, WIDTH, TEAM>(
       a, A + long(group) * batch_stride, n, n, row_stride, column_stride, team, tid, threads, tile);

@@ -106,7 +106,6 @@ template <typename T, int N>
 
 // Where a thread of lu_rows stands.
 template <typename T> struct RowElimination {
-  RowTeam team;
   RowMemory<T> memory;
   device int* pivots;
   uint m;
@@ -120,9 +119,13 @@ template <typename T> struct RowElimination {
 // the pivot, leaves its row in memory.top and the multiplier at entry 0 of the owner. Returns the
 // multiplier, zero where there is nothing to eliminate. All threads of the group call it.
 template <typename T, int WIDTH, int TEAM, int ACTIVE>
-inline T lu_rows_pivot(thread T (&a)[WIDTH], uint k, uint owner, thread RowElimination<T>& state) {
+inline T lu_rows_pivot(
+    thread T (&a)[WIDTH],
+    uint k,
+    uint owner,
+    thread const RowTeam& team,
+    thread RowElimination<T>& state) {
   if (k >= state.steps) return zero<T>();
-  const RowTeam team = state.team;
   const bool open = state.position < state.m && state.position >= k;
   const bool eligible = open && (state.pivoting || state.position == k);
   const uint chosen =
@@ -149,9 +152,10 @@ inline T lu_rows_pivot(thread T (&a)[WIDTH], uint k, uint owner, thread RowElimi
 // The steps of lu_rows on the columns of a part from WIDTH - ACTIVE on: each is TEAM steps of the
 // elimination, the last of which passes the entries down. All threads of the group call it.
 template <typename T, int WIDTH, int TEAM, int ACTIVE>
-inline void lu_rows_steps(thread T (&a)[WIDTH], thread RowElimination<T>& state) {
+inline void lu_rows_steps(
+    thread T (&a)[WIDTH], thread const RowTeam& team, thread RowElimination<T>& state) {
   constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
-  const uint part = state.team.part;
+  const uint part = team.part;
   threadgroup const T* u = state.memory.top + part * uint(WIDTH);
 #pragma unroll(1)
   for (int step = 0; step < STEPS; ++step) {
@@ -159,7 +163,7 @@ inline void lu_rows_steps(thread T (&a)[WIDTH], thread RowElimination<T>& state)
     // The last entries may be retired already.
 #pragma unroll(1)
     for (uint owner = 0; owner + 1 < uint(TEAM); ++owner) {
-      const T l = lu_rows_pivot<T, WIDTH, TEAM, ACTIVE>(a, first + owner, owner, state);
+      const T l = lu_rows_pivot<T, WIDTH, TEAM, ACTIVE>(a, first + owner, owner, team, state);
       if (part > owner) a[0] = mul_sub(a[0], l, u[0]);
 #pragma unroll
       for (int c = 1; c < ACTIVE; ++c) {
@@ -167,7 +171,7 @@ inline void lu_rows_steps(thread T (&a)[WIDTH], thread RowElimination<T>& state)
         a[c] = mul_sub(a[c], l, active ? u[c] : zero<T>());
       }
     }
-    const T l = lu_rows_pivot<T, WIDTH, TEAM, ACTIVE>(a, first + TEAM - 1, TEAM - 1, state);
+    const T l = lu_rows_pivot<T, WIDTH, TEAM, ACTIVE>(a, first + TEAM - 1, TEAM - 1, team, state);
     const T retired = a[0];
 #pragma unroll
     for (int c = 1; c < ACTIVE; ++c) {
@@ -176,7 +180,7 @@ inline void lu_rows_steps(thread T (&a)[WIDTH], thread RowElimination<T>& state)
     }
     a[ACTIVE - 1] = retired;
   }
-  if constexpr (ACTIVE > STEPS) lu_rows_steps<T, WIDTH, TEAM, ACTIVE - STEPS>(a, state);
+  if constexpr (ACTIVE > STEPS) lu_rows_steps<T, WIDTH, TEAM, ACTIVE - STEPS>(a, team, state);
 }
 
 // One threadgroup factors one m x n matrix in registers, n <= WIDTH * TEAM: TEAM threads a row.
@@ -203,7 +207,9 @@ template <typename T, int WIDTH, int TEAM>
   THREADGROUP_ARRAY(T, top, WIDTH * TEAM);
   THREADGROUP_ARRAY(real_t<T>, weights, 16);
   THREADGROUP_ARRAY(uint, positions, 16);
-  const RowTeam team = row_team<TEAM>(lane, simd, threads);
+  const uint row_simds = threads / uint(32 * TEAM);
+  const RowTeam team = {
+      simd % row_simds * 32 + lane, simd / row_simds, simd % row_simds, row_simds, lane};
   T a[WIDTH];
   load_rows<T, WIDTH, TEAM>(
       a, A + long(group) * batch_stride, m, n, row_stride, column_stride, team, tid, threads, tile);
@@ -212,7 +218,6 @@ template <typename T, int WIDTH, int TEAM>
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint steps = min(m, n);
   RowElimination<T> state = {
-      team,
       {weights, positions, top, tile},
       pivots + ulong(group) * steps,
       m,
@@ -220,7 +225,7 @@ template <typename T, int WIDTH, int TEAM>
       pivoting != 0,
       team.row < m ? team.row : UINT_MAX,
       0};
-  lu_rows_steps<T, WIDTH, TEAM, WIDTH>(a, state);
+  lu_rows_steps<T, WIDTH, TEAM, WIDTH>(a, team, state);
   const uint position = state.position;
   if (tid == 0) info[group] = state.failed;
   device T* to = LU + ulong(group) * m * n + position;

@@ -11,13 +11,6 @@ struct RowTeam {
   uint lane;
 };
 
-template <int TEAM> inline RowTeam row_team(uint lane, uint simd, uint threads) {
-  const uint row_simds = threads / uint(32 * TEAM);
-  const uint row_simd = simd % row_simds;
-  const RowTeam team = {row_simd * 32 + lane, simd / row_simds, row_simd, row_simds, lane};
-  return team;
-}
-
 // Columns of a part that a tile takes at once: 32 bytes of each row are one access to memory.
 template <typename T> inline constexpr int tile_columns() { return 32 / int(sizeof(T)); }
 
@@ -36,7 +29,7 @@ inline void load_rows(
     uint n,
     uint row_stride,
     uint column_stride,
-    RowTeam team,
+    thread const RowTeam& team,
     uint tid,
     uint threads,
     threadgroup T* tile) {
@@ -82,7 +75,12 @@ template <typename T> struct RowMemory {
 // threads of the group call it.
 template <typename T, int TEAM>
 inline uint next_pivot(
-    T entry, uint position, bool eligible, uint owner, RowTeam team, RowMemory<T> memory) {
+    T entry,
+    uint position,
+    bool eligible,
+    uint owner,
+    thread const RowTeam& team,
+    RowMemory<T> memory) {
   if (team.part == owner) {
     real_t<T> weight = eligible ? pivot_weight(entry) : real_t<T>(-1);
     uint candidate = position;

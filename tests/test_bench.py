@@ -16,16 +16,19 @@ from torch import Tensor
 import mpslinalg as LA
 from mpslinalg import __main__ as command
 from mpslinalg import _bench, _bench_table, _timing
+from mpslinalg._bench import measuring
 
 CPU = torch.device("cpu")
+LU = _bench.FAMILIES["lu"]
 TINY = replace(
-    _bench.LU,
+    LU,
     quick=((5, 3), (1, 16)),
-    stream=replace(_bench.LU.stream, batch=4096),
-    overhead=(replace(_bench.LU.overhead[0]), 5.0),
-    gain=(replace(_bench.LU.gain[0], batch=512), 1e9),
+    stream=replace(LU.stream, batch=4096),
+    overhead=(replace(LU.overhead[0]), 5.0),
+    gain=(replace(LU.gain[0], batch=512), 1e9),
+    note="What the columns mean [B, T].",
 )
-OPERATIONS = {operation.name: operation for operation in _bench.LU.operations}
+OPERATIONS = {operation.name: operation for operation in LU.operations}
 FUNCTIONS = {
     "lu_factor": "lu_factor",
     "solve k=1": "solve",
@@ -38,7 +41,7 @@ FUNCTIONS = {
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_bench, "FAMILIES", {"lu": TINY})
-    monkeypatch.setattr(_bench, "COPY_BYTES", 2**26)
+    monkeypatch.setattr(measuring, "COPY_BYTES", 2**26)
     monkeypatch.setattr(_timing, "ENOUGH_S", 0.001)
 
 
@@ -51,6 +54,7 @@ def test_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--json", str(file)) == 0
     text = capsys.readouterr().out
     assert "REFUSED" not in text
+    assert TINY.note in text
     assert max(map(len, text.splitlines())) <= 120
     content = json.loads(file.read_text())
     cells = content["cells"]

@@ -751,7 +751,7 @@ def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bench_refuses_a_wrong_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = _bench.Case(_bench.GATED_DELTA.operations[0], 2, 64, torch.float32)
+    case = _bench.Case(_bench.FAMILIES["gated_delta"].operations[0], 2, 64, torch.float32)
     (A,) = case.inputs(torch.device("cpu"))
     for result in case.call(LA, (A,)), case.call(torch.linalg, (A,)):
         assert case.judge((A,), result) < 1

@@ -1,11 +1,15 @@
 """The command line: words, exit statuses, and the doctor's examination."""
 
+import functools
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
 import mpslinalg as LA
 from mpslinalg import __main__ as command
-from mpslinalg import _doctor
+from mpslinalg import _bench, _doctor
 from mpslinalg._engines import cpu
 
 Capture = pytest.CaptureFixture[str]
@@ -19,10 +23,9 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_doctor, "LU_SIZES", (3, 16))
-    monkeypatch.setattr(_doctor, "CHOLESKY_SIZES", (3,))
-    monkeypatch.setattr(_doctor, "LDL_SIZES", (3,))
-    monkeypatch.setattr(_doctor, "QR_SHAPES", ((3, 3),))
+    small = {stem: replace(family, sizes=(16,)) for stem, family in _doctor.FAMILIES.items()}
+    small["lu"] = replace(small["lu"], sizes=(3, 16))
+    monkeypatch.setattr(_doctor, "FAMILIES", small)
 
 
 def usage_error(arguments: list[str], capsys: Capture) -> str:
@@ -89,6 +92,14 @@ def rows(device: str = "cpu") -> dict[str, _doctor.Row]:
     return {row.name: row for row in _doctor.examine(torch.device(device))}
 
 
+def test_every_family_that_is_timed_is_judged_and_kept_over_time() -> None:
+    assert set(_bench.FAMILIES) <= set(_doctor.FAMILIES)
+    suites = Path(__file__).parents[1] / "asv_benchmarks" / "benchmarks"
+    assert {f"bench_{stem}.py" for stem in _bench.FAMILIES} == {
+        file.name for file in suites.glob("bench_*.py")
+    }
+
+
 @pytest.mark.usefixtures("quick_doctor")
 def test_doctor(capsys: Capture) -> None:
     assert command.main(["doctor", "--device", "cpu"]) == 0
@@ -98,7 +109,7 @@ def test_doctor(capsys: Capture) -> None:
         "C++ compiler",
         "float32 matmul",
         "lu complex64 16",
-        "ldl float32 3",
+        *(f"{stem} float32 16" for stem in _doctor.FAMILIES),
         "all is",
     ):
         assert words in text
@@ -120,6 +131,22 @@ def test_doctor_finds_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch, capsys: Ca
         "ok",
         "FAIL",
     ]
+
+
+@pytest.mark.usefixtures("quick_doctor")
+def test_doctor_judges_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    inv = LA.inv
+
+    @functools.wraps(inv)
+    def spy(A: torch.Tensor) -> torch.Tensor:
+        seen.append(LA.which("inv", A))
+        return inv(A)
+
+    monkeypatch.setattr(LA, "inv", spy)
+    rows()
+    assert len(seen) == 4
+    assert all("kernels (cpu engine)" in text for text in seen)
 
 
 @pytest.mark.usefixtures("quick_doctor")
@@ -157,7 +184,7 @@ def test_doctor_without_the_device(device: str, capsys: Capture) -> None:
 def test_doctor_without_cuda_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_doctor, "available", lambda device: True)
     monkeypatch.setattr(_doctor, "package_version", lambda name: None)
-    monkeypatch.setattr(_doctor, "FAMILIES", ())
+    monkeypatch.setattr(_doctor, "FAMILIES", {})
     row = rows("cuda")["cuda-core"]
     assert row.status == "FAIL"
     assert "pip install" in row.detail
@@ -177,7 +204,7 @@ def test_matmul_precision_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.Tensor, "__matmul__", lambda A, B: matmul(eleven_bits(A), eleven_bits(B))
     )
     assert 10 < _doctor.matmul_bits(torch.device("cpu")) < 13
-    monkeypatch.setattr(_doctor, "FAMILIES", ())
+    monkeypatch.setattr(_doctor, "FAMILIES", {})
     assert rows()["float32 matmul"].status == "note"
 
 

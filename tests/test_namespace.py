@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -78,3 +80,22 @@ def test_documentation_states_the_contract(name: str) -> None:
     assert f"Same contract as `{prefix}.{name}`. Differences: " in text
     for section in ("Args:", "Returns:", "Raises:"):
         assert section in text
+
+
+def test_importing_does_not_import_torch_compile() -> None:
+    """It takes as long as torch itself."""
+    code = "import sys, mpslinalg; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_functions_are_allowed_in_graphs_that_come_later() -> None:
+    code = (
+        "import torch, mpslinalg as LA\n"
+        "A = torch.randn(3, 3, dtype=torch.float64).requires_grad_()\n"
+        "with LA.use('kernels'):\n"
+        "    f = torch.compile(LA.det, fullgraph=True, backend='aot_eager')\n"
+        "    f(A).backward()\n"
+        "expected = (torch.linalg.det(A) * torch.linalg.inv(A).mT).detach()\n"
+        "assert (A.grad - expected).norm() <= 1e-12 * expected.norm()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -172,7 +172,10 @@ def test_which_says_what_runs() -> None:
         assert LA.which("inv", A=A).startswith("inv: kernels (cpu engine): ")
     assert LA.which("lu", A, pivot=False).startswith("lu: kernels (cpu engine): ")
     assert LA.which("det", A.to("meta")) == "det: torch.linalg on meta: no engine for this device"
-    for name in ("cholesky_of_nothing", "use", "which", "__name__"):
+    for name in (
+        *("cholesky_of_nothing", "use", "which", "__name__", "inv.inv"),
+        *("gated_delta", "gated_delta.nothing", "gated_delta.patch_transformers"),
+    ):
         with pytest.raises(ValueError, match=name):
             LA.which(name, A)
 
@@ -193,6 +196,47 @@ def test_which_looks_at_the_factor_and_the_right_hand_side() -> None:
     with LA.use("kernels"):
         text = LA.which("cholesky_solve", torch.ones(8, 40, 1), torch.eye(40).expand(8, 40, 40))
     assert "8 x 40 x 40 float32, triangular_few" in text
+
+
+def test_which_of_a_submodule() -> None:
+    A = torch.ones(2, 64, 3, 16, dtype=torch.bfloat16)
+    rule = (A, A, A, A[..., 0], A[..., 0])
+    assert LA.which("gated_delta.solve_tril", A).startswith("gated_delta.solve_tril: torch.linalg")
+    with LA.use("kernels"):
+        solve = LA.which("gated_delta.solve_tril", A)
+        chunks = LA.which("gated_delta.chunk_gated_delta_rule", *rule)
+        tokens = LA.which("gated_delta.recurrent_gated_delta_rule", *rule)
+        whole = LA.which("gated_delta.solve_tril", A.int())
+    assert "kernels (cpu engine): 2 x 64 x 3 x 16 bfloat16, gated_delta_solve" in solve
+    assert "bfloat16, gated_delta_system" in chunks
+    assert "bfloat16, gated_delta_step" in tokens
+    assert "raises torch's error" in whole
+    assert "torch.bfloat16" in whole
+
+
+@pytest.mark.parametrize(
+    "name", ["solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"]
+)
+def test_auto_on_cuda_takes_the_kernels_of_gated_delta(name: str) -> None:
+    assert _route.kernels_win(name, "cuda", torch.float32, 1, 3, 16, 1)
+    assert hasattr(LA.gated_delta, name)
+
+
+def test_which_asks_what_the_function_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(_route, "kernels", lambda name, *_: asked.append(name))
+    A = torch.zeros(1, 64, 2, 64)
+    rule = (A, A, A, A[..., 0], A[..., 0])
+    for name, args in (
+        ("solve_tril", (A,)),
+        ("chunk_gated_delta_rule", rule),
+        ("recurrent_gated_delta_rule", rule),
+    ):
+        asked.clear()
+        LA.which(f"gated_delta.{name}", *args)
+        getattr(LA.gated_delta, name)(*args)
+        assert asked[0] == name
+        assert name in asked[1:]
 
 
 def test_auto_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,11 +52,13 @@ _DTYPES = {name: dtype for dtype, name in _SCALARS.items()} | {"int": torch.int3
 class Kernel:
     """One variant of a kernel: compiled when a device first needs it, then a plain call."""
 
-    __slots__ = ("_launchers", "name", "shader", "template")
+    __slots__ = ("_dtypes", "_launchers", "name", "shader", "template")
 
     def __init__(self, shader: str, name: str, template: tuple[str, ...]) -> None:
         self.shader, self.name, self.template = shader, name, template
         self._launchers: dict[Engine, Launcher] = {}
+        # Of the buffers, which come before the values; None before the first launch.
+        self._dtypes: list[torch.dtype] | None = None
 
     def __call__(
         self, *arguments: Argument, threads: tuple[int, ...], group: tuple[int, ...]
@@ -72,9 +74,13 @@ class Kernel:
         if 0 in threads:
             return
         engine = ENGINES[first.device.type]
+        given = [a for a in arguments if isinstance(a, torch.Tensor)]
+        device = first.device
+        if [a.dtype for a in given] != self._dtypes or any(a.device != device for a in given):
+            self._check(arguments, device)
+            self._dtypes = [a.dtype for a in given]
         launcher = self._launchers.get(engine)
         if launcher is None:
-            self._check(arguments, first.device)
             launcher = engine.compile(self.shader, self.name, self.template)
             self._launchers[engine] = launcher
             launched.add((self.shader, self.name, self.template))
@@ -83,7 +89,7 @@ class Kernel:
             program.current.recording.launched.append((launcher, arguments, threads, group))
 
     def _check(self, arguments: Sequence[Argument], device: torch.device) -> None:
-        """Refuse what the signature does not take. Once a variant: our own code calls."""
+        """Refuse what the signature does not take: a kernel would read other memory."""
         signature = source.signature(self.shader, self.name)
         types = dict(zip((name for _, name in signature.template), self.template, strict=True))
         for declared, given in zip(signature.arguments, arguments, strict=False):

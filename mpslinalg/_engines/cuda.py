@@ -169,6 +169,8 @@ class _Slots:
         self._pointers = (ctypes.c_void_p * count)(*(start + 8 * i for i in range(count)))
         self._config = _LaunchConfig()
         self._addresses = ctypes.addressof(self._config), ctypes.addressof(self._pointers)
+        # Held from the first slot to the launch: Python changes threads between any two steps.
+        self.lock = threading.Lock()
 
     def set_sizes(
         self, values: Sequence[int | float], threads: tuple[int, ...], group: tuple[int, ...]
@@ -253,15 +255,15 @@ class _CudaLauncher(Launcher):
             raise TypeError(
                 f"mpslinalg: {self._what} takes {len(self._bits)} arguments, got {len(arguments)}"
             )
-        # No other thread comes between: the GIL is held from the first slot to the launch.
         slots, buffers = self._slots, self._buffers
-        for position in range(buffers):
-            slots.values[position] = arguments[position].data_ptr()  # type: ignore[union-attr]
         sizes = (arguments[buffers:], threads, group)
-        if sizes != self._sizes:
-            slots.set_sizes(*sizes)  # type: ignore[arg-type]
-            self._sizes = sizes
-        self._launch(slots, function, device)
+        with slots.lock:
+            for position in range(buffers):
+                slots.values[position] = arguments[position].data_ptr()  # type: ignore[union-attr]
+            if sizes != self._sizes:
+                slots.set_sizes(*sizes)  # type: ignore[arg-type]
+                self._sizes = sizes
+            self._launch(slots, function, device)
 
     def _launch(self, slots: _Slots, function: int, device: int) -> None:
         if device == torch._C._cuda_getDevice():
@@ -292,11 +294,13 @@ class _CudaLauncher(Launcher):
         slots.set_sizes(values, threads, group)
         places = [(position, i, offset) for position, (i, offset) in enumerate(parts)]
 
+        pointers = slots.values
+
         def launch(tensors: Sequence[torch.Tensor]) -> None:
-            pointers = slots.values
-            for position, i, offset in places:
-                pointers[position] = tensors[i].data_ptr() + offset
-            self._launch(slots, function, index)
+            with slots.lock:
+                for position, i, offset in places:
+                    pointers[position] = tensors[i].data_ptr() + offset
+                self._launch(slots, function, index)
 
         return launch
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,78 +22,115 @@ from .engine import Launch, Launcher
 _ALLOCATIONS = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
 
 
+class View(NamedTuple):
+    """Part of a tensor, `offset` elements after its beginning."""
+
+    tensor: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def of(self, tensors: Sequence[Tensor]) -> Tensor:
+        base = tensors[self.tensor]
+        return base.as_strided(self.shape, self.strides, base.storage_offset() + self.offset)
+
+
+Check = Callable[[Tensor], None]
+Grid = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
-    """Allocations and launches; its tensors are the arguments, then what it allocates."""
+    """What to do again; its tensors are the arguments, then what it allocates."""
 
-    __slots__ = ("_allocate", "_allocations", "_launches", "_results")
-
-    def __init__(
-        self,
-        allocate: Callable[..., Tensor],
-        allocations: Sequence[Allocation],
-        launches: Sequence[Launch],
-        results: Sequence[int] | int,
-    ) -> None:
-        self._allocate = allocate
-        self._allocations = [(a.shape, a.strides, a.dtype) for a in allocations]
-        self._launches, self._results = launches, results
+    allocate: Callable[..., Tensor]
+    allocations: Sequence[Allocation]
+    launches: Sequence[Launch]
+    checks: Sequence[tuple[int, Check]]
+    results: Sequence[int | View]
+    # Makes of the results what the function returns.
+    returned: Callable[[list[Tensor]], Any]
 
     def run(self, tensors: list[Tensor], device: torch.device) -> Any:
         """The results for other arguments of the same kind."""
-        allocate = self._allocate
-        for allocation in self._allocations:
+        allocate = self.allocate
+        for allocation in self.allocations:
             tensors.append(allocate(*allocation, device))
-        for launch in self._launches:
+        for launch in self.launches:
             launch(tensors)
-        results = self._results
-        if isinstance(results, int):
-            return tensors[results]
-        return tuple([tensors[i] for i in results])
+        for place, check in self.checks:
+            check(tensors[place])
+        results = self.results
+        return self.returned(
+            [r.of(tensors) if isinstance(r, View) else tensors[r] for r in results]
+        )
+
+
+def _only(results: list[Tensor]) -> Tensor:
+    return results[0]
 
 
 @dataclass
 class Recording:
-    """Notes what a plan does; `program` is None where that cannot be repeated."""
+    """Notes what a function does; `program` is None where that cannot be repeated."""
 
     arguments: Sequence[Tensor]
     allocated: list[tuple[Tensor, Allocation]] = field(default_factory=list)
-    launched: list[tuple[Launcher, Sequence[Any], tuple[int, ...], tuple[int, ...]]] = field(
-        default_factory=list
-    )
+    launched: list[tuple[Launcher, Sequence[Any], Grid, Grid]] = field(default_factory=list)
+    # What is to be found out of a result before it is returned: put off to the end.
+    checks: list[tuple[Tensor, Check]] = field(default_factory=list)
     repeatable: bool = True
 
-    def program(self, results: Any, allocate: Callable[..., Tensor]) -> Program | None:
+    def finish(self) -> None:
+        for tensor, check in self.checks:
+            check(tensor)
+
+    def program(self, returned: Any, allocate: Callable[..., Tensor]) -> Program | None:
+        single = isinstance(returned, Tensor)
+        results = (returned,) if single else returned
         tensors = [*self.arguments, *(tensor for tensor, _ in self.allocated)]
         places = {_memory(tensor): i for i, tensor in enumerate(tensors)}
-        returned = (results,) if isinstance(results, Tensor) else results
-        identities = {id(tensor): i for i, tensor in enumerate(tensors)}
-        if not self.repeatable or not all(id(tensor) in identities for tensor in returned):
+        launched: list[tuple[Launcher, list[Tensor], Sequence[Any], Grid, Grid]] = [
+            (launcher, [a for a in arguments if isinstance(a, Tensor)], arguments, threads, group)
+            for launcher, arguments, threads, group in self.launched
+        ]
+        used = [buffer for _, buffers, *_ in launched for buffer in buffers]
+        used += [*results, *(tensor for tensor, _ in self.checks)]
+        # No memory is at 0: nothing tells empty tensors apart.
+        if not self.repeatable or 0 in places or not all(_memory(x) in places for x in used):
+            return None
+        if any(x.dtype != tensors[places[_memory(x)]].dtype or x.is_conj() for x in results):
             return None
         launches = []
-        for launcher, arguments, threads, group in self.launched:
-            buffers = [a for a in arguments if isinstance(a, Tensor)]
-            if not all(_memory(buffer) in places for buffer in buffers):
-                return None
+        for launcher, buffers, arguments, threads, group in launched:
             parts = []
             for buffer in buffers:
                 place = places[_memory(buffer)]
                 parts.append((place, buffer.data_ptr() - tensors[place].data_ptr()))
             values = arguments[len(buffers) :]
             launches.append(launcher.bound(parts, values, threads, group, buffers[0].device))
-        numbers = [identities[id(tensor)] for tensor in returned]
         return Program(
             allocate,
             [allocation for _, allocation in self.allocated],
             launches,
-            numbers[0] if isinstance(results, Tensor) else numbers,
+            [(places[_memory(tensor)], check) for tensor, check in self.checks],
+            [_part(tensors, places[_memory(result)], result) for result in results],
+            _only if single else type(returned),
         )
+
+
+def _part(tensors: Sequence[Tensor], place: int, result: Tensor) -> int | View:
+    base = tensors[place]
+    if base is result:
+        return place
+    offset = int(result.storage_offset() - base.storage_offset())
+    return View(place, tuple(result.shape), result.stride(), offset)
 
 
 class _Current(threading.local):

@@ -1,4 +1,7 @@
-"""What this machine can run, and whether it runs it right: `python -m mpslinalg doctor`."""
+"""What this machine can run, and whether it runs it right: `python -m mpslinalg doctor`.
+
+A family of kernels is one module here, named by its stem, whose `FAMILY` says how to judge it.
+"""
 
 import math
 import os
@@ -7,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Literal
 
 import torch
@@ -18,13 +23,9 @@ from rich.text import Text
 
 import mpslinalg as LA
 from mpslinalg import testing
+from mpslinalg._doctor.family import Family
 from mpslinalg._engines import cpu
-from mpslinalg._gated_delta_plan import CHUNK_SIZES
 
-LU_SIZES = (3, 8, 16, 32, 64, 100, 300)  # one in each regime
-LDL_SIZES = (3, 8, 16, 32, 64, 100, 300)
-QR_SHAPES = ((3, 3), (8, 6), (16, 16), (32, 32), (100, 20), (70, 50), (600, 8), (600, 40))
-CHOLESKY_SIZES = (3, 8, 16, 32, 64, 100, 200, 300)
 # float32 carries 24 bits and loses about two in a product of this size; TF32 carries 11.
 FULL_PRECISION_BITS = 20.0
 
@@ -127,115 +128,20 @@ def _precision(name: str, device: torch.device) -> Row:
     return Row(name, "note", f"{bits:.1f} bits: {reason}")
 
 
-def lu_rows(device: torch.device) -> Iterator[Row]:
-    for dtype in (torch.float32, torch.complex64):
-        for n in LU_SIZES:
-            yield _checked(f"lu {str(dtype).removeprefix('torch.')} {n}", _lu_row, device, dtype, n)
-
-
-def _lu_row(name: str, device: torch.device, dtype: torch.dtype, n: int) -> Row:
-    generator = torch.Generator().manual_seed(n)
-    A, B = torch.randn(2, 3, n, n, dtype=dtype, generator=generator).to(device).unbind()
+def _family_row(name: str, family: Family, device: torch.device, dtype: torch.dtype, n: int) -> Row:
     with LA.use("kernels"):
-        LU, pivots = LA.lu_factor(A)
-        ratios = {
-            "factor": testing.lu_ratio(A, LU, pivots).max(),
-            "solve": testing.solve_ratio(A, LA.lu_solve(LU, pivots, B), B).max(),
-            "inverse": testing.inverse_ratio(A, LA.inv(A)).max(),
-            "slogdet": testing.slogdet_ratio(A, *LA.slogdet(A)).max(),
-        }
+        ratios = family.ratios(device, dtype, n)
     right = all(ratio < testing.LU_THRESHOLD for ratio in ratios.values())
     detail = ", ".join(f"{part} {ratio:.2g}" for part, ratio in ratios.items())
     return Row(name, "ok" if right else "FAIL", detail)
 
 
-def cholesky_rows(device: torch.device) -> Iterator[Row]:
-    for dtype in (torch.float32, torch.complex64):
-        for n in CHOLESKY_SIZES:
-            name = f"cholesky {str(dtype).removeprefix('torch.')} {n}"
-            yield _checked(name, _cholesky_row, device, dtype, n)
-
-
-def _cholesky_row(name: str, device: torch.device, dtype: torch.dtype, n: int) -> Row:
-    generator = torch.Generator().manual_seed(n)
-    G, B = torch.randn(2, 3, n, n, dtype=dtype, generator=generator).to(device).unbind()
-    A = G @ G.mH + n * torch.eye(n, device=device)
-    with LA.use("kernels"):
-        L = LA.cholesky(A)
-        ratios = {
-            "factor": testing.cholesky_ratio(A, L).max(),
-            "solve": testing.solve_ratio(A, LA.cholesky_solve(B, L), B).max(),
-            "inverse": testing.inverse_ratio(A, LA.cholesky_inverse(L)).max(),
-        }
-    right = all(ratio < testing.LU_THRESHOLD for ratio in ratios.values())
-    detail = ", ".join(f"{part} {ratio:.2g}" for part, ratio in ratios.items())
-    return Row(name, "ok" if right else "FAIL", detail)
-
-
-def qr_rows(device: torch.device) -> Iterator[Row]:
-    for dtype in (torch.float32, torch.complex64):
-        for shape in QR_SHAPES:
-            name = f"qr {str(dtype).removeprefix('torch.')} {shape[0]} x {shape[1]}"
-            yield _checked(name, _qr_row, device, dtype, shape)
-
-
-def _qr_row(name: str, device: torch.device, dtype: torch.dtype, shape: tuple[int, int]) -> Row:
-    generator = torch.Generator().manual_seed(sum(shape))
-    A = torch.randn(3, *shape, dtype=dtype, generator=generator).to(device)
-    with LA.use("kernels"):
-        ratio = testing.qr_ratio(A, *LA.qr(A)).max()
-    return Row(name, "ok" if ratio < testing.LU_THRESHOLD else "FAIL", f"factor {ratio:.2g}")
-
-
-def ldl_rows(device: torch.device) -> Iterator[Row]:
-    for dtype in (torch.float32, torch.complex64):
-        for n in LDL_SIZES:
-            name = f"ldl {str(dtype).removeprefix('torch.')} {n}"
-            yield _checked(name, _ldl_row, device, dtype, n)
-
-
-def _ldl_row(name: str, device: torch.device, dtype: torch.dtype, n: int) -> Row:
-    generator = torch.Generator().manual_seed(n)
-    A, B = torch.randn(2, 3, n, n, dtype=dtype, generator=generator).to(device).unbind()
-    ratios = {}
-    for kind, hermitian, symmetric in (
-        ("symmetric", False, A + A.mT),
-        ("hermitian", True, A + A.mH),
-    ):
-        with LA.use("kernels"):
-            LD, pivots = LA.ldl_factor(symmetric, hermitian=hermitian)
-            X = LA.ldl_solve(LD, pivots, B, hermitian=hermitian)
-        ratios[kind] = testing.ldl_ratio(symmetric, LD, pivots, hermitian).max()
-        ratios["solve"] = max(ratios.get("solve", 0.0), testing.solve_ratio(symmetric, X, B).max())
-    right = all(ratio < testing.LU_THRESHOLD for ratio in ratios.values())
-    detail = ", ".join(f"{part} {ratio:.2g}" for part, ratio in ratios.items())
-    return Row(name, "ok" if right else "FAIL", detail)
-
-
-def gated_delta_rows(device: torch.device) -> Iterator[Row]:
-    for size in CHUNK_SIZES:
-        yield _checked(f"solve_tril float32 {size}", _solve_tril_row, device, size)
-
-
-def _solve_tril_row(name: str, device: torch.device, size: int) -> Row:
-    generator = torch.Generator().manual_seed(size)
-    A = torch.randn(1, 3 * size, 2, size, generator=generator).to(device)
-    with LA.use("kernels"):
-        X = LA.gated_delta.solve_tril(A)
-    L, X = (x.view(3, size, 2, size).transpose(1, 2) for x in (A, X))
-    identity = torch.eye(size, device=device)
-    ratio = testing.inverse_ratio(L.tril(-1) + identity, X).max()
-    return Row(name, "ok" if ratio < testing.LU_THRESHOLD else "FAIL", f"inverse {ratio:.2g}")
-
-
-# One function a family; each yields its rows.
-FAMILIES: tuple[Callable[[torch.device], Iterator[Row]], ...] = (
-    lu_rows,
-    cholesky_rows,
-    ldl_rows,
-    qr_rows,
-    gated_delta_rows,
-)
+_modules = (import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
+FAMILIES: dict[str, Family] = {
+    module.__name__.rpartition(".")[2]: module.FAMILY
+    for module in _modules
+    if hasattr(module, "FAMILY")
+}
 
 
 def _checked(name: str, check: Callable[..., Row], *arguments: object) -> Row:
@@ -254,8 +160,11 @@ def examine(device: torch.device) -> Iterator[Row]:
     name, check = _ENGINES[device.type]
     yield _checked(name, check)
     yield _checked("float32 matmul", _precision, device)
-    for family in FAMILIES:
-        yield from family(device)
+    for stem, family in FAMILIES.items():
+        for dtype in family.dtypes:
+            for n in family.sizes:
+                row = f"{stem} {str(dtype).removeprefix('torch.')} {n}"
+                yield _checked(row, _family_row, family, device, dtype, n)
 
 
 def run(device: torch.device, console: Console) -> int:

@@ -1,0 +1,134 @@
+"""Timing of cases: no figure is reported before the result passed LAPACK's test ratio."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+import mpslinalg as LA
+from mpslinalg._bench.cases import Case, Family, Tensors, WrongResult
+from mpslinalg._timing import medians
+
+CPU = torch.device("cpu")
+# Judging one matrix of 4096 takes the host seconds: there torch's result is taken on trust.
+TRUSTED_N = 1024
+CPU_WORK = 6e8  # batch * n^3 real products beyond which torch on the CPU is not waited for
+COPY_BYTES = 2**30
+QUICK = 64  # how much smaller `quick` makes what is streamed
+STREAM_CALLS = 10
+OVERHEAD_CALLS = 20  # few, so that a busy machine seldom interrupts a timing
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A case as measured; each provider is in `seconds`, or in `refused` with the reason."""
+
+    case: Case
+    seconds: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster the kernels are than torch on the same device."""
+        if {"kernels", "torch"} <= self.seconds.keys():
+            return self.seconds["torch"] / self.seconds["kernels"]
+        return None
+
+
+def measure(case: Case, device: torch.device) -> Cell:
+    cell = Cell(case)
+
+    def admit(provider: str, library: Any, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        """The call to time; none if it fails or its result is wrong."""
+        try:
+            result = case.call(library, inputs)
+            if provider == "kernels" or case.n <= TRUSTED_N or case.operation.cheap:
+                cell.ratios[provider] = case.judge(inputs, result)
+        except (RuntimeError, WrongResult) as error:
+            cell.refused[provider] = str(error).partition("\n")[0]
+            return {}
+        return {provider: partial(case.operation.call, library, *inputs)}
+
+    inputs = case.inputs(device)
+    with LA.use("kernels"):
+        calls = admit("kernels", LA, inputs) | admit("torch", torch.linalg, inputs)
+        cell.seconds.update(medians(calls, device))
+    if device != CPU and case.work <= CPU_WORK:
+        calls = admit("torch cpu", torch.linalg, tuple(tensor.cpu() for tensor in inputs))
+        cell.seconds.update(medians(calls, CPU, minimum=3))
+    return cell
+
+
+@dataclass(frozen=True)
+class Stream:
+    """GB/s of a copy and of a memory-bound kernel; reads and writes both count."""
+
+    case: Case
+    copy: float
+    kernel: float
+
+    @property
+    def share(self) -> float:
+        return self.kernel / self.copy
+
+
+def measure_stream(family: Family, device: torch.device, *, quick: bool) -> Stream:
+    smaller = QUICK if quick else 1
+    source = torch.ones(COPY_BYTES // smaller, dtype=torch.uint8, device=device)
+    copy = partial(torch.empty_like(source).copy_, source)
+    copying = medians({"copy": copy}, device)["copy"]
+
+    case = replace(family.stream, batch=family.stream.batch // smaller)
+    inputs = case.inputs(device)
+    with LA.use("kernels"):
+        result = case.call(LA, inputs)
+        case.judge(inputs, result)
+
+        def several() -> None:
+            for _ in range(STREAM_CALLS):
+                case.operation.call(LA, *inputs)
+
+        running = medians({"kernel": several}, device, lead=copy)["kernel"] / STREAM_CALLS
+    moved = sum(tensor.numel() * tensor.itemsize for tensor in (*inputs, *result))
+    return Stream(case, copy=2e-9 * source.numel() / copying, kernel=1e-9 * moved / running)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure of the default mode beside the one it must reach."""
+
+    name: str
+    value: float
+    bar: float
+    at_most: bool
+
+    @property
+    def held(self) -> bool:
+        return self.value <= self.bar if self.at_most else self.value >= self.bar
+
+
+def measure_auto(family: Family, device: torch.device) -> list[Bar]:
+    """What the default mode costs where it leaves the work to torch, and gains elsewhere."""
+
+    def compare(case: Case, repeats: int) -> dict[str, float]:
+        inputs = case.inputs(device)
+
+        def repeated(library: Any) -> None:
+            for _ in range(repeats):
+                case.operation.call(library, *inputs)
+
+        with LA.use("auto"):
+            case.judge(inputs, case.call(LA, inputs))
+            calls = {"auto": partial(repeated, LA), "torch": partial(repeated, torch.linalg)}
+            return medians(calls, device)
+
+    (cost, most), (gain, least) = family.overhead, family.gain
+    small, large = compare(cost, OVERHEAD_CALLS), compare(gain, 1)
+    added = 1e6 * (small["auto"] - small["torch"]) / OVERHEAD_CALLS
+    return [
+        Bar(f"{cost}, auto: us over torch.linalg", added, most, at_most=True),
+        Bar(f"{gain}, auto: times torch.linalg", large["torch"] / large["auto"], least, False),
+    ]

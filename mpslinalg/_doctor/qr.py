@@ -1,0 +1,18 @@
+"""QR of square and tall matrices."""
+
+import torch
+
+import mpslinalg as LA
+from mpslinalg import testing
+from mpslinalg._doctor.family import Family
+
+
+def _ratios(device: torch.device, dtype: torch.dtype, n: int) -> dict[str, float]:
+    ratios = {}
+    for kind, rows in (("square", n), ("tall", 20 * n)):
+        A = testing.random((2, rows, n), dtype, seed=n).to(device)
+        ratios[kind] = testing.qr_ratio(A, *LA.qr(A)).max()
+    return ratios
+
+
+FAMILY = Family(sizes=(3, 8, 16, 32, 50), ratios=_ratios)

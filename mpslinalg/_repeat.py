@@ -1,0 +1,110 @@
+"""Calls that are recorded once for each kind of arguments, then repeated without their Python."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from mpslinalg import _route
+from mpslinalg._engines import ENGINES, checking
+from mpslinalg._engines.program import Program, apart, current, record
+
+# Kinds of arguments that a function remembers; each takes some 2 kB.
+MAX_PROGRAMS = 1024
+_UNSEEN = object()
+P = ParamSpec("P")
+R = TypeVar("R")
+_SCALARS = (bool, int, str, type(None), torch.dtype)
+
+
+def tracked(*tensors: Tensor) -> bool:
+    """Whether a derivative or a functorch transform may need to see an operation on the tensors."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return True
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Whether shape, strides and dtype tell all about how to read the tensor."""
+    return (
+        type(tensor) is Tensor
+        and tensor.layout is torch.strided
+        and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+        # What torch.autograd.grad(is_grads_batched=True) passes is not seen by functorch.
+        and not torch._C._functorch.is_legacy_batchedtensor(tensor)
+    )
+
+
+def repeated(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` for plain tensors that nothing in torch watches, `otherwise` for others.
+
+    What `run` does may depend on nothing but the kind of its arguments: shapes, strides, dtypes,
+    device, flags and the mode of `use`. Where all it does is to allocate and to launch, it is
+    recorded, and repeated from then on.
+    """
+    # None for a kind that has to run each time.
+    programs: dict[tuple[Any, ...], Program | None] = {}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return otherwise(*args, **kwargs)
+        if current.recording is not None:
+            return run(*args, **kwargs)
+        tensors: list[Tensor] = []
+        kind: list[Any] = [_route.mode.name, *kwargs]
+        for arg in (*args, *kwargs.values()) if kwargs else args:
+            if type(arg) is Tensor and _plain(arg):
+                tensors.append(arg)
+                kind += (arg.shape, arg.stride(), arg.dtype)
+            elif isinstance(arg, _SCALARS):
+                kind += (type(arg), arg)
+            else:
+                return otherwise(*args, **kwargs)
+        if not tensors or torch._C._len_torch_dispatch_stack() != 0 or tracked(*tensors):
+            return otherwise(*args, **kwargs)
+        if torch._C._get_tracing_state() is not None:
+            raise NotImplementedError(
+                "mpslinalg: torch.jit.trace cannot see a launch; use torch.compile, torch.export"
+            )
+        device = tensors[0].device
+        engine = ENGINES.get(device.type)
+        for tensor in tensors[1:]:
+            if tensor.device != device:
+                return otherwise(*args, **kwargs)
+        if engine is None or checking(device):
+            return otherwise(*args, **kwargs)
+        key = (engine, device, *kind)
+        program = programs.get(key, _UNSEEN)
+        if isinstance(program, Program):
+            return program.run(tensors, device)
+        if program is None or not apart(tensors):
+            return run(*args, **kwargs)
+        if len(programs) == MAX_PROGRAMS:
+            programs.clear()
+        with record(tensors) as recording:
+            result = run(*args, **kwargs)
+        programs[key] = recording.program(result, engine.allocate)
+        recording.finish()
+        return result
+
+    return call
+
+
+def public(function: Callable[P, R]) -> Callable[P, R]:
+    """A public function whose calls are repeated, unless they go to torch or to out=."""
+    call = repeated(function, function)
+
+    @functools.wraps(function)
+    def either(*args: P.args, **kwargs: P.kwargs) -> R:
+        # What is written to out= is no new result.
+        if kwargs.get("out") is not None or _route.goes_to_torch(args[0] if args else None):
+            return function(*args, **kwargs)
+        result: R = call(*args, **kwargs)
+        return result
+
+    return either

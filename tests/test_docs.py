@@ -1,0 +1,108 @@
+"""The pages that docs/generate.py writes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mpslinalg as LA
+from docs import generate, ratios
+from mpslinalg._bench import FAMILIES
+
+DOCS = Path(generate.__file__).parent
+
+
+def recorded(folder: Path, family: str, dtypes: tuple[str, ...], **cell: Any) -> Path:
+    """What `python -m mpslinalg bench --json FILE` writes of one case."""
+    case = {"op": f"{family} op", "batch": 7, "n": 5}
+    measured = {"microseconds": {"kernels": 2.0, "torch": 5.0}, "speedup": 2.5, "refused": {}}
+    run = {
+        "date": "2026-11-30T10:00:00+00:00",
+        "command": f"python -m mpslinalg bench --family {family}",
+        "environment": {"device": "cuda (G)", "torch": "2", "python": "3", "system": "Linux"},
+        "cells": [case | measured | cell | {"dtype": dtype} for dtype in dtypes],
+        "stream": case | {"dtype": "float32", "share": 0.73},
+        "summary": {"geometric_mean": None if cell else 2.5},
+    }
+    file = folder / f"h200-{family}.json"
+    file.write_text(json.dumps(run))
+    return file
+
+
+def test_a_section_for_each_family(tmp_path: Path) -> None:
+    both = ("float32", "complex64")
+    files = [recorded(tmp_path, name, both) for name in FAMILIES if name != "gated_delta"]
+    files.append(recorded(tmp_path, "gated_delta", ("float32",)))
+    text = generate.benchmarks(files)
+    titles = [line for line in text.splitlines() if line.startswith("#")]
+    assert titles == [
+        *("### Cholesky", "### LDL", "### LU", "### Triangular systems"),
+        "### Gated DeltaNet",
+    ]
+    assert text.count("**complex64**") == len(FAMILIES) - 1
+    assert text.count("**float32**") == len(FAMILIES)
+    assert text.count("| ldl op | 7 | 5 | 2.0 | 5.0 | 2.50 |\n") == 2
+    assert text.count("73 % of the bytes a second") == len(FAMILIES)
+    gated = text.partition("### Gated DeltaNet")[2]
+    assert "n is the number of tokens" in gated
+    assert "flash-linear-attention" in gated
+    assert "number of tokens" not in text.partition("### Gated DeltaNet")[0]
+
+
+@pytest.mark.parametrize("provider", ["kernels", "torch"])
+def test_a_refused_cell_says_why(provider: str, tmp_path: Path) -> None:
+    file = recorded(
+        tmp_path, "lu", ("float32",), refused={provider: "wrong"}, microseconds={}, speedup=None
+    )
+    text = generate.benchmarks([file])
+    assert f"| lu op | 7 | 5 | - | - | {provider} refused: wrong |\n" in text
+    assert "Geometric mean" not in text
+
+
+def test_unknown_family(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        generate.benchmarks([recorded(tmp_path, "nothing", ("float32",))])
+
+
+def test_every_routine_stands_beside_scipy(device: str) -> None:
+    rows = ratios.table(device, sizes=(16,)).splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == [
+        *("lu_factor", "lu_solve", "inv", "solve_triangular"),
+        *("cholesky", "cholesky_solve", "cholesky_inverse", "ldl_factor", "ldl_solve"),
+        "gated_delta.solve_tril",
+    ]
+    for row in rows:
+        figures = [float(x) for x in row.split("|")[2:6] if x.strip() != "-"]
+        assert len(figures) == (2 if "gated_delta" in row else 4)
+        assert all(0 < figure < 10 for figure in figures)
+
+
+@pytest.mark.parametrize("name", ["cholesky_inverse", "solve_triangular"])
+def test_no_figure_of_a_wrong_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = getattr(LA, name)
+
+    def wrong(*arguments: Any, **options: Any) -> torch.Tensor:
+        result: torch.Tensor = right(*arguments, **options)
+        result[-1] *= 1.01
+        return result
+
+    monkeypatch.setattr(LA, name, wrong)
+    with pytest.raises(AssertionError, match="ratios are too large"):
+        ratios.table("cpu", sizes=(16,))
+
+
+def test_pages_are_written_where_the_documentation_includes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for page in ("accuracy", "benchmarks"):
+        assert f"{{include}} _generated/{page}.md" in (DOCS / f"{page}.md").read_text()
+    file = recorded(tmp_path, "lu", ("float32",))
+    (tmp_path / "_generated").mkdir()
+    (tmp_path / "algorithms").mkdir()
+    (tmp_path / "algorithms" / "lu.md").write_text("# LU\n")
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    generate.main(["benchmarks", str(file)])
+    written = (tmp_path / "_generated" / "benchmarks.md").read_text()
+    assert written == generate.benchmarks([file])

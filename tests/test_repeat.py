@@ -1,0 +1,186 @@
+"""Calls that are repeated from a record give what the calls themselves give."""
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mpslinalg as LA
+from mpslinalg import _inverse_plan, _triangular_plan, testing
+from mpslinalg._engines.program import Program
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+
+def programs(function: Callable[..., Any]) -> list[Program | None]:
+    """What a function has recorded."""
+    held = [function]
+    while held:
+        for cell in getattr(held.pop(), "__closure__", None) or ():
+            content = cell.cell_contents
+            if isinstance(content, dict):
+                return list(content.values())
+            if callable(content) and getattr(content, "__closure__", None):
+                held.append(content)
+    raise AssertionError("nothing is recorded here")
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return testing.random(shape, torch.float32, seed)
+
+
+def solve_factored(A: Tensor, B: Tensor) -> Tensor:
+    LU, pivots = torch.linalg.lu_factor(A)
+    return LA.lu_solve(LU, pivots, B)
+
+
+CALLS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "lu_factor": lambda A, B: LA.lu_factor(A),
+    "lu": lambda A, B: LA.lu(A),
+    "lu_solve": solve_factored,
+    "inv": lambda A, B: LA.inv(A),
+    "solve": lambda A, B: LA.solve(A, B),
+    "solve_right": lambda A, B: LA.solve(A, B.mT, left=False),
+    "det": lambda A, B: LA.det(A),
+    "slogdet": lambda A, B: LA.slogdet(A),
+    "solve_triangular": lambda A, B: LA.solve_triangular(A, B, upper=True),
+    "cholesky_solve": lambda A, B: LA.cholesky_solve(B, A.tril()),
+}
+
+
+@pytest.mark.parametrize("n", [4, 20, 140])
+@pytest.mark.parametrize("name", CALLS)
+def test_other_values_of_the_same_kind(name: str, n: int, device: str) -> None:
+    kept = []
+    for seed in range(3):
+        A = (draw(2, n, n, seed=seed) / (3 * n**0.5) + torch.eye(n)).to(device)
+        B = draw(2, n, 3, seed=seed + 9).to(device)
+        first = A[:1].clone(), B[:1].clone()
+        kept.append((CALLS[name](A, B), CALLS[name](*first)))
+        # Results live on while calls repeat, and a call of another kind computes the same.
+        for whole, alone in kept:
+            pairs = (r if isinstance(r, tuple) else (r,) for r in (whole, alone))
+            for x, y in zip(*pairs, strict=True):
+                torch.testing.assert_close(x[:1], y, rtol=1e-4, atol=1e-4)
+
+
+def test_a_second_call_repeats_the_first(device: str) -> None:
+    A = draw(5, 1, 7, 3, 3).to(device)
+    before = len(programs(LA.inv))
+    first = LA.inv(A)
+    assert len(programs(LA.inv)) == before + 1
+    assert isinstance(programs(LA.inv)[-1], Program)
+    assert torch.equal(LA.inv(A), first)
+    assert len(programs(LA.inv)) == before + 1
+
+
+def test_strides_and_flags_are_kinds(device: str) -> None:
+    A, B = draw(3, 6, 6).to(device), draw(3, 6, 2).to(device)
+    for upper in (True, False):
+        for unit in (True, False):
+            for matrix in (A, A.mT, A[:, ::2, ::2], A.expand(2, 3, 6, 6)):
+                right = B[:, : matrix.shape[-1]].expand(*matrix.shape[:-2], -1, -1)
+                for _ in range(2):
+                    X = LA.solve_triangular(matrix, right, upper=upper, unitriangular=unit)
+                    expected = torch.linalg.solve_triangular(
+                        matrix, right, upper=upper, unitriangular=unit
+                    )
+                    torch.testing.assert_close(X, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_arguments_that_share_memory(device: str) -> None:
+    A = draw(4, 5, 5).to(device)
+    B = draw(4, 5, 5, seed=1).to(device)
+    eye = torch.eye(5, device=device).expand(4, 5, 5)
+    for _ in range(2):
+        torch.testing.assert_close(LA.solve(A, A), eye, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(A @ LA.solve(A, B), B, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(LA.solve(A, A.clone()), eye, rtol=1e-3, atol=1e-3)
+
+
+def test_a_singular_matrix_is_found_when_repeated(device: str) -> None:
+    A = torch.eye(3, device=device).repeat(4, 1, 1)
+    for _ in range(2):
+        assert torch.equal(LA.inv(A), A)
+    A[2, 1, 1] = 0
+    for _ in range(2):
+        with pytest.raises(LA.LinAlgError, match="Batch element 2"):
+            LA.inv(A)
+    A[2, 1, 1] = 1
+    assert torch.equal(LA.inv(A), A)
+
+
+def test_offsets_and_modes(device: str) -> None:
+    big = draw(9, 4, 4).to(device)
+    expected = LA.inv(big)
+    for first in (0, 3, 5):
+        torch.testing.assert_close(LA.inv(big[first : first + 4]), expected[first : first + 4])
+    with torch.inference_mode():
+        torch.testing.assert_close(LA.inv(big), expected)
+    with LA.use("torch"):
+        torch.testing.assert_close(LA.inv(big), expected, rtol=1e-3, atol=1e-3)
+    x = big.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(LA.inv(x).sum(), x)
+    assert gradient.shape == x.shape
+    torch.testing.assert_close(torch.func.vmap(LA.inv)(big), expected)
+    assert not LA.inv(big).requires_grad
+
+
+def test_what_has_no_memory(device: str) -> None:
+    A = 2 * torch.eye(8, device=device)
+    for _ in range(2):
+        LA.solve(A, torch.ones(8, 8, device=device))
+    zero = torch._efficientzerotensor((8, 8), device=device)
+    assert not LA.solve(A, zero).any()
+    meta = LA.inv(A.to("meta"))
+    assert (meta.shape, meta.device.type) == (A.shape, "meta")
+
+
+def test_tracing_is_refused(device: str) -> None:
+    A = 2 * torch.eye(8, device=device)
+    LA.inv(A)
+    with (
+        pytest.raises(NotImplementedError, match="cannot see a launch"),
+        warnings.catch_warnings(action="ignore"),
+    ):
+        torch.jit.trace(LA.inv, (A,), check_trace=False)  # type: ignore[no-untyped-call]
+
+
+def test_other_dtypes_never_reach_a_kernel(device: str) -> None:
+    A = torch.eye(8, device=device)
+    X = _triangular_plan.solve_triangular(A, A, False, False, 0)
+    assert torch.equal(X, A)
+    with pytest.raises(TypeError, match="bfloat16"):
+        _triangular_plan.solve_triangular(A, A.bfloat16(), False, False, 0)
+
+
+def test_threads(device: str) -> None:
+    matrices = [draw(50, 4, 4, seed=seed).to(device) for seed in range(4)]
+    expected = [LA.inv(A) for A in matrices]
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        with LA.use("kernels"):
+            for _ in range(50):
+                if not torch.equal(LA.inv(matrices[i]), expected[i]):
+                    wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_plans_repeat_inside_derivatives(device: str) -> None:
+    A = draw(3, 4, 4).to(device).requires_grad_()
+    for _ in range(2):
+        (g,) = torch.autograd.grad(LA.inv(A).sum(), A)
+    assert any(isinstance(p, Program) for p in programs(_inverse_plan.inv_op))
+    X = torch.linalg.inv(A.detach())
+    torch.testing.assert_close(g, -X.mT @ torch.ones_like(X) @ X.mT, rtol=1e-3, atol=1e-3)
