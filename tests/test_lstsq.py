@@ -158,4 +158,5 @@ def test_other_drivers_are_torchs(driver: str) -> None:
     for ours, theirs in zip(
         LA.lstsq(A, B, driver=driver), torch.linalg.lstsq(A, B, driver=driver), strict=True
     ):
-        assert torch.equal(ours, theirs)
+        # LAPACK sums in an order that depends on where the memory begins.
+        torch.testing.assert_close(ours, theirs)
