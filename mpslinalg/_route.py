@@ -18,13 +18,15 @@ from mpslinalg._engines.cpu import compiler_found
 # 0.26 against 0.31 ms for 1024 of 4 x 4, 0.20 against 0.12 for 256 (two cores of an AMD EPYC).
 INV_CPU_BATCH = 1024
 INV_CPU_N = 4
-# On an H200 (docs/data/h200-lu.json, 2026-11-30) the kernels beat torch in every batch measured, of
-# which the smallest was this, except where a small factorisation waits for the host on both sides:
-# lu_factor of 4 x 4, 8 x 8 and 16 x 16 at 0.69 to 0.99 times torch's speed, solve of 16 x 16 at
-# 0.80 to 1.23. Single matrices of 1024 to 4096 mostly lose, and smaller ones were not measured.
+# On an H200 (docs/data/h200-*.json, 2026-11-30) the kernels beat torch in every batch measured, of
+# which the smallest was this, but for two kinds in complex64: solve_triangular with 8 right-hand
+# sides of 48 and 64 rows (0.88 and 0.99 times torch's speed) and cholesky of 256 rows (0.93).
+# Single matrices of 1024 to 4096 mostly lose, and smaller ones were not measured.
 CUDA_BATCH = 64
-CUDA_HOST_BOUND = frozenset(("lu_factor", "lu_factor_ex", "lu", "solve", "solve_ex"))
-CUDA_HOST_BOUND_N = 16
+CUDA_LOSING_SIDES = range(2, 9)
+CUDA_LOSING_TRIANGLES = range(33, 65)
+CUDA_LOSING_CHOLESKY = 129
+CUDA_NOT_MEASURED = frozenset(("ldl_factor", "ldl_factor_ex", "ldl_solve"))
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 
@@ -114,8 +116,12 @@ def kernels_win(
     """Whether kernels are what `auto` runs for a batch of m x n matrices and k right-hand sides."""
     if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS):
         return True
-    host_bound = name in CUDA_HOST_BOUND and max(m, n) <= CUDA_HOST_BOUND_N
-    return device == "cuda" and batch >= CUDA_BATCH and not host_bound
+    loses = dtype.is_complex and (
+        (name == "solve_triangular" and k in CUDA_LOSING_SIDES and n in CUDA_LOSING_TRIANGLES)
+        or (name in ("cholesky", "cholesky_ex") and n >= CUDA_LOSING_CHOLESKY)
+    )
+    measured = name not in CUDA_NOT_MEASURED
+    return device == "cuda" and batch >= CUDA_BATCH and measured and not loses
 
 
 def which(name: str, *args: Any, **kwargs: Any) -> str:
