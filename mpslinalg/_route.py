@@ -26,7 +26,12 @@ CUDA_BATCH = 64
 CUDA_LOSING_SIDES = range(2, 9)
 CUDA_LOSING_TRIANGLES = range(33, 65)
 CUDA_LOSING_CHOLESKY = 129
-CUDA_NOT_MEASURED = frozenset(("ldl_factor", "ldl_factor_ex", "ldl_solve"))
+CUDA_NOT_MEASURED = frozenset(
+    (
+        *("ldl_factor", "ldl_factor_ex", "ldl_solve"),
+        *("qr", "geqrf", "householder_product", "ormqr", "lstsq"),
+    )
+)
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 
