@@ -20,7 +20,7 @@ INV_CPU_BATCH = 1024
 INV_CPU_N = 4
 # On an H200 (docs/data/h200-*.json, 2026-11-30) the kernels beat torch in every batch measured, of
 # which the smallest was this, but for two kinds in complex64: solve_triangular with 8 right-hand
-# sides of 48 and 64 rows (0.88 and 0.99 times torch's speed) and cholesky of 256 rows (0.93).
+# sides of 48 and 64 rows (0.82 and 0.96 times torch's speed) and cholesky of 256 rows (0.93).
 # Single matrices of 1024 to 4096 mostly lose, and smaller ones were not measured.
 CUDA_BATCH = 64
 CUDA_LOSING_SIDES = range(2, 9)
