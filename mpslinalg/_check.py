@@ -62,6 +62,17 @@ def out(given: Any, inputs: tuple[Tensor, ...], *dtypes: torch.dtype) -> bool:
     )
 
 
+def out_to_cast(given: Any, inputs: tuple[Tensor, ...], *dtypes: torch.dtype) -> bool:
+    """The same for functions of torch that cast their results to what out= holds."""
+    tensors = (given,) if isinstance(given, Tensor) else given
+    if isinstance(tensors, (tuple, list)) and len(tensors) == len(dtypes):
+        dtypes = tuple(
+            t.dtype if isinstance(t, Tensor) and torch.can_cast(dtype, t.dtype) else dtype
+            for t, dtype in zip(tensors, dtypes, strict=True)
+        )
+    return out(given, inputs, *dtypes)
+
+
 def at_the_end(info: Tensor, check: Callable[[Tensor], None]) -> None:
     """Look at info: now, or when the call that is being recorded, and each repeat, has launched."""
     if current.recording is not None:

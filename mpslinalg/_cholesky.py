@@ -248,14 +248,6 @@ def cholesky_ex(
     return _out.named("linalg_cholesky_ex", (L, info), out)
 
 
-def _may_write(out: Any, *inputs: Tensor) -> bool:
-    """Whether out= may take the result: here torch casts to any dtype that loses nothing."""
-    dtype = inputs[0].dtype
-    if isinstance(out, Tensor) and torch.can_cast(dtype, out.dtype):
-        dtype = out.dtype
-    return _check.out(out, inputs, dtype)
-
-
 def _write(X: Tensor, out: Tensor) -> Tensor:
     """To out=, which here becomes row-major when it had another shape."""
     if out.shape != X.shape:
@@ -300,7 +292,7 @@ def cholesky_solve(
         and _check.square(L)
         and _check.flags(upper)
         and _check.fits(L, B, True)
-        and _may_write(out, B, L)
+        and _check.out_to_cast(out, (B, L), B.dtype)
     ):
         refused: Tensor = _check.refuse(torch.cholesky_solve, B, L, upper=upper, out=out)
         return refused
@@ -338,7 +330,7 @@ def cholesky_inverse(L: Tensor, upper: bool = False, *, out: Tensor | None = Non
         X: Tensor = torch.cholesky_inverse(L, upper, out=out)
         return X
     _check.same_device("cholesky_inverse", L=L, out=out)
-    if not (_check.square(L) and _check.flags(upper) and _may_write(out, L)):
+    if not (_check.square(L) and _check.flags(upper) and _check.out_to_cast(out, (L,), L.dtype)):
         refused: Tensor = _check.refuse(torch.cholesky_inverse, L, upper=upper, out=out)
         return refused
     X, info = _cholesky_inverse(L, upper)

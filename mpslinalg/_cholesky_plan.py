@@ -9,6 +9,7 @@ from mpslinalg import _lu_plan, _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._lu_plan import SIMD, TINY
 from mpslinalg._products import clear_upper, copy, product_name, update_hermitian
+from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
 # Bytes of a column up to which one threadgroup of a row a thread factors the whole matrix in one
@@ -35,10 +36,6 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     return f"cholesky_panel of {PANEL} columns, cholesky_below, {product_name(n, n)}"
 
 
-def _width(n: int) -> int:
-    return next(width for width in (4, 8, 16, 32) if n <= width)
-
-
 def cholesky(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
     """The factor, lower with A = L L^H or upper with A = U^H U, and info."""
     L, info = _cholesky_fake(A, upper)
@@ -53,23 +50,23 @@ def cholesky(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
     if n <= TINY and _lu_plan.packed(matrices):
         kernel("cholesky", "cholesky_packed", scalar(A.dtype), n)(
             matrices, L, info, row, column, batch, upper,
-            threads=(-(-batch // 32) * 32,), group=(32,),
+            threads=(whole(batch),), group=(32,),
         )  # fmt: skip
     elif n <= SIMD:
-        width = _width(n)
+        width = lanes(n)
         kernel("cholesky", "cholesky_simd", scalar(A.dtype), width)(
             matrices, L, info, n, batch, row, column, step, upper,
-            threads=(-(-width * batch // 32) * 32,), group=(32,),
+            threads=(whole(width * batch),), group=(32,),
         )  # fmt: skip
     elif n * A.element_size() <= GROUP_BYTES:
-        threads = -(-n // 32) * 32
+        threads = whole(n)
         simdgroups = 2 if n <= 64 else 4 if n <= 128 else 8
         kernel("cholesky", "cholesky_group", scalar(A.dtype), _block(A), simdgroups)(
             matrices, L, info, n, row, column, step, upper,
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
     else:
-        L = _factor_blocked(A, L, info, upper)
+        _factor_blocked(A, L, info, upper)
     return L, info
 
 
@@ -77,7 +74,7 @@ def _block(A: Tensor) -> int:
     return BLOCK_BYTES // A.element_size()
 
 
-def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> Tensor:
+def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> None:
     factor = empty(A.shape, A) if upper else L
     matrices = flattened(factor)
     copy(matrices, A.mH if upper else A)
@@ -87,7 +84,7 @@ def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> Tensor:
     below = kernel("cholesky", "cholesky_below", scalar(A.dtype), block)
     for first in range(0, n, PANEL):
         last = min(first + PANEL, n)
-        threads = -(-(last - first) // 32) * 32
+        threads = whole(last - first)
         panel(matrices, info, n, first, last, threads=(threads * batch,), group=(threads,))
         if last == n:
             break
@@ -97,7 +94,8 @@ def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> Tensor:
         )  # fmt: skip
         update_hermitian(matrices, first, last)
     clear_upper(matrices)
-    return L.copy_(factor.mH) if upper else L
+    if upper:
+        copy(flattened(L), factor.mH)
 
 
 def _cholesky_fake(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
@@ -112,7 +110,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool) -> Tensor:
     factors, right = flattened(L), flattened(B)
     batch, n, k = right.shape
     if n <= SIMD:
-        width = _width(n)
+        width = lanes(n)
         row, column, step = strides(factors)
         if upper:
             row, column = column, row
@@ -145,7 +143,7 @@ def cholesky_inverse(L: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
     factors = flattened(L)
     batch, n, _ = factors.shape
     if n <= SIMD:
-        width = _width(n)
+        width = lanes(n)
         row, column, step = strides(factors)
         if upper:
             row, column = column, row

@@ -146,8 +146,7 @@ def det(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     if not _route.kernels("det", A):
         result: Tensor = torch.linalg.det(A) if out is None else torch.linalg.det(A, out=out)
         return result
-    if out is not None:
-        _check.same_device("linalg_det", A=A, out=out)
+    _check.same_device("linalg_det", A=A, out=out)
     if not (_check.square(A) and _check.out(out, (A,), A.dtype)):
         refused: Tensor = _check.refuse(torch.linalg.det, A, out=out)
         return refused
@@ -177,8 +176,7 @@ def slogdet(A: Tensor, *, out: Any = None) -> Any:
     if not _route.kernels("slogdet", A):
         result: Any = torch.linalg.slogdet(A) if out is None else torch.linalg.slogdet(A, out=out)
         return result
-    if out is not None:
-        _check.same_device("linalg_slogdet", A=A, out=out)
+    _check.same_device("linalg_slogdet", A=A, out=out)
     if not (_check.square(A) and _check.out(out, (A,), A.dtype, A.real.dtype)):
         return _check.refuse(torch.linalg.slogdet, A, out=out)
     if _op.tracked(A):

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from mpslinalg import _lu_plan, _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._lu_plan import SIMD, TINY, simd_width
+from mpslinalg._lu_plan import SIMD, TINY
+from mpslinalg._simdgroups import lanes, whole
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
@@ -43,10 +44,10 @@ def _launch(name: str, A: Tensor, *results: Tensor) -> None:
             matrices, *results, *strides(matrices), threads=(batch,), group=(64,)
         )
     else:
-        width = simd_width(n)
+        width = lanes(n, 8)
         kernel("determinant", f"{name}_simd", scalar(A.dtype), width)(
             matrices, *results, n, batch, *strides(matrices),
-            threads=(-(-width * batch // 32) * 32,), group=(32,),
+            threads=(whole(width * batch),), group=(32,),
         )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def geqrf(input: Tensor, *, out: Any = None) -> Any:
     if not _route.kernels("geqrf", input):
         return torch.geqrf(input, out=out)
     _check.same_device("geqrf", input=input, out=out)
-    if not (_check.matrix(input) and (out is None or _may_write(out, 2, input))):
+    if not (_check.matrix(input) and _check.out_to_cast(out, (input,), input.dtype, input.dtype)):
         return _check.refuse(torch.geqrf, input, out=out)
     results = _undifferentiable_factor(input) if _op.tracked(input) else _factor(input)
     if out is None:
@@ -143,7 +143,7 @@ def householder_product(A: Tensor, tau: Tensor, *, out: Tensor | None = None) ->
         _check.matrix(A)
         and _belongs(A, tau)
         and A.shape[-2] >= A.shape[-1] >= tau.shape[-1]
-        and (out is None or _may_write((out,), 1, A, tau))
+        and _check.out_to_cast(out, (A, tau), A.dtype)
     ):
         refused: Tensor = _check.refuse(torch.linalg.householder_product, A, tau, out=out)
         return refused
@@ -210,17 +210,6 @@ def _belongs(A: Tensor, tau: Any) -> bool:
     if not (isinstance(tau, Tensor) and tau.dtype == A.dtype and tau.dim() == A.dim() - 1):
         return False
     return tau.shape[:-1] == A.shape[:-2]
-
-
-def _may_write(out: Any, count: int, *inputs: Tensor) -> bool:
-    """Whether out= may take the results: here torch casts to any dtype that loses nothing."""
-    dtype = inputs[0].dtype
-    return (
-        isinstance(out, (tuple, list))
-        and len(out) == count
-        and all(isinstance(x, Tensor) and torch.can_cast(dtype, x.dtype) for x in out)
-        and not (torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *out)))
-    )
 
 
 def _write(result: Tensor, out: Tensor) -> Tensor:

@@ -78,8 +78,7 @@ def inv(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     if not _route.kernels("inv", A):
         result: Tensor = torch.linalg.inv(A) if out is None else torch.linalg.inv(A, out=out)
         return result
-    if out is not None:
-        _check.same_device("linalg_inv_ex", A=A, out=out)
+    _check.same_device("linalg_inv_ex", A=A, out=out)
     if not (_check.square(A) and _check.out(out, (A,), A.dtype)):
         refused: Tensor = _check.refuse(torch.linalg.inv, A, out=out)
         return refused
@@ -111,8 +110,7 @@ def inv_ex(A: Tensor, *, check_errors: bool = False, out: Any = None) -> Any:
     """
     if not _route.kernels("inv_ex", A):
         return torch.linalg.inv_ex(A, check_errors=check_errors, out=out)
-    if out is not None:
-        _check.same_device("linalg_inv_ex", A=A, out=out)
+    _check.same_device("linalg_inv_ex", A=A, out=out)
     accepted = _check.square(A) and _check.flags(check_errors)
     if not (accepted and _check.out(out, (A,), A.dtype, torch.int32)):
         return _check.refuse(torch.linalg.inv_ex, A, check_errors=check_errors, out=out)

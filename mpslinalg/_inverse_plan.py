@@ -8,6 +8,7 @@ from torch import Tensor
 from mpslinalg import _lu_plan, _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._lu_plan import SIMD, TINY
+from mpslinalg._simdgroups import lanes, whole
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
@@ -33,17 +34,17 @@ def inv(A: Tensor) -> tuple[Tensor, Tensor]:
         if _lu_plan.packed(matrices):
             kernel("inverse", "inverse_packed", scalar(A.dtype), n)(
                 matrices, X, info, row, column, batch,
-                threads=(-(-batch // 32) * 32,), group=(32,),
+                threads=(whole(batch),), group=(32,),
             )  # fmt: skip
         else:
             kernel("inverse", "inverse_tiny", scalar(A.dtype), n)(
                 matrices, X, info, row, column, step, threads=(batch,), group=(64,)
             )
     elif n <= SIMD:
-        width = 8 if n <= 8 else 16 if n <= 16 else 32
+        width = lanes(n, 8)
         kernel("inverse", "inverse_simd", scalar(A.dtype), width)(
             matrices, X, info, n, batch, *strides(matrices),
-            threads=(-(-width * batch // 32) * 32,), group=(32,),
+            threads=(whole(width * batch),), group=(32,),
         )  # fmt: skip
     elif (shape := _lu_plan.rows_shape(A.dtype, n, n)) is not None:
         width, team, threads = shape

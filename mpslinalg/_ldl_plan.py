@@ -10,6 +10,7 @@ from torch import Tensor
 from mpslinalg import _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._products import clear_upper, copy, subtract_product
+from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
 # A row in each lane of a simdgroup.
@@ -38,10 +39,6 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     return f"ldl_panel of {PANEL} columns, matmul"
 
 
-def _simd_width(n: int) -> int:
-    return next(width for width in (4, 8, 16, SIMD) if n <= width)
-
-
 def ldl_factor(A: Tensor, hermitian: bool) -> tuple[Tensor, Tensor, Tensor]:
     """LD, pivots and info of A = L D L^T, or A = L D L^H, from the lower triangle of A."""
     LD, pivots, info = _ldl_factor_fake(A, hermitian)
@@ -50,10 +47,10 @@ def ldl_factor(A: Tensor, hermitian: bool) -> tuple[Tensor, Tensor, Tensor]:
     matrices = flattened(A)
     batch, n, _ = matrices.shape
     if n <= SIMD:
-        width = _simd_width(n)
+        width = lanes(n)
         kernel("ldl", "ldl_simd", scalar(A.dtype), width)(
             matrices, LD, pivots, info, n, batch, *strides(matrices), hermitian,
-            threads=(-(-width * batch // 32) * 32,), group=(32,),
+            threads=(whole(width * batch),), group=(32,),
         )  # fmt: skip
     elif n <= GROUP:
         blocks = -(-n // 32)
@@ -75,7 +72,7 @@ def _factor_blocked(LD: Tensor, pivots: Tensor, info: Tensor, hermitian: bool) -
     panel = kernel("ldl", "ldl_panel", scalar(LD.dtype), PANEL + 1)
     for first in range(0, n, PANEL):
         last = min(first + PANEL, n)
-        threads = min(-(-(n - first) // 32) * 32, MAX_THREADS)
+        threads = min(whole(n - first), MAX_THREADS)
         panel(
             LD, L, W, pivots, info, following, n, last, first == 0, hermitian,
             threads=(threads * batch,), group=(threads,),
@@ -102,7 +99,7 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, hermitian: bool) -> Tensor:
     swaps = swaps if swaps.stride(-1) == 1 else swaps.contiguous()
     batch, n, k = right.shape
     if n <= SIMD:
-        width = _simd_width(n)
+        width = lanes(n)
         teams = 32 // width
         kernel("ldl", "ldl_solve_simd", scalar(LD.dtype), width)(
             factors, swaps, right, X, n, k, batch, *strides(factors), swaps.stride(0),

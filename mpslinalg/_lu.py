@@ -230,8 +230,7 @@ def lu_factor(A: Tensor, *, pivot: bool = True, out: Any = None) -> Any:
     """
     if not _route.kernels("lu_factor", A, pivot=pivot):
         return torch.linalg.lu_factor(A, pivot=pivot, out=out)
-    if out is not None:
-        _check.same_device("linalg_lu_factor_ex", A=A, out=out)
+    _check.same_device("linalg_lu_factor_ex", A=A, out=out)
     if not (
         _check.matrix(A) and _check.flags(pivot) and _check.out(out, (A,), A.dtype, torch.int32)
     ):
@@ -266,8 +265,7 @@ def lu_factor_ex(
     """
     if not _route.kernels("lu_factor_ex", A, pivot=pivot):
         return torch.linalg.lu_factor_ex(A, pivot=pivot, check_errors=check_errors, out=out)
-    if out is not None:
-        _check.same_device("linalg_lu_factor_ex", A=A, out=out)
+    _check.same_device("linalg_lu_factor_ex", A=A, out=out)
     if not (
         _check.matrix(A)
         and _check.flags(pivot, check_errors)
@@ -305,8 +303,7 @@ def lu(A: Tensor, *, pivot: bool = True, out: Any = None) -> Any:
     """
     if not _route.kernels("lu", A, pivot=pivot):
         return torch.linalg.lu(A, pivot=pivot, out=out)
-    if out is not None:
-        _check.same_device("linalg_lu", A=A, out=out)
+    _check.same_device("linalg_lu", A=A, out=out)
     if not (
         _check.matrix(A)
         and _check.flags(pivot)

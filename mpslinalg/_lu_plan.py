@@ -10,6 +10,7 @@ from torch import Tensor
 from mpslinalg import _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, side_by_side, strides
 from mpslinalg._products import copy, product_name, update
+from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
 # A matrix in one thread's registers: 4 x 4 complex is 32 of the 128 an Apple GPU has.
@@ -60,15 +61,6 @@ def packed(matrices: Tensor) -> bool:
     return step == n * n and {row, column} == {n, 1} and side_by_side(matrices)
 
 
-def simd_width(n: int) -> int:
-    """Lanes of the team that owns a matrix of n <= SIMD rows."""
-    return 8 if n <= 8 else 16 if n <= 16 else 32
-
-
-def _whole_simdgroups(threads: int) -> int:
-    return -(-threads // 32) * 32
-
-
 def lu_factor(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
     """LU, pivots and info of A = P L U; without pivoting P = I."""
     *batch_shape, m, n = A.shape
@@ -86,17 +78,17 @@ def lu_factor(A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
         if packed(matrices):
             kernel("lu", "lu_packed", scalar(A.dtype), n)(
                 matrices, LU, pivots, info, row, column, batch, pivot,
-                threads=(-(-batch // 32) * 32,), group=(32,),
+                threads=(whole(batch),), group=(32,),
             )  # fmt: skip
         else:
             kernel("lu", "lu_tiny", scalar(A.dtype), n)(
                 matrices, LU, pivots, info, row, column, step, pivot, threads=(batch,), group=(64,)
             )
     elif max(m, n) <= SIMD:
-        width = simd_width(max(m, n))
+        width = lanes(max(m, n), 8)
         kernel("lu", "lu_simd", scalar(A.dtype), width)(
             matrices, LU, pivots, info, m, n, batch, *strides(matrices), pivot,
-            threads=(-(-width * batch // 32) * 32,), group=(32,),
+            threads=(whole(width * batch),), group=(32,),
         )  # fmt: skip
     elif (shape := rows_shape(A.dtype, m, n)) is not None:
         width, team, threads = shape
@@ -115,7 +107,7 @@ def rows_shape(dtype: torch.dtype, m: int, n: int) -> tuple[int, int, int] | Non
     team = 1
     while team * (ROW_BYTES // dtype.itemsize) < n:
         team *= 2
-    threads = team * _whole_simdgroups(m)
+    threads = team * whole(m)
     width = -(-n // (8 * team)) * 8
     return (width, team, threads) if max(m, n) <= ROWS and threads <= MAX_THREADS else None
 
@@ -143,7 +135,7 @@ def _panel_shape(LU: Tensor, first: int) -> tuple[int, int, int]:
         rows *= 2
     width = min(PANEL_BYTES // (rows * itemsize), PANEL)
     # Several rows a thread lie MAX_THREADS apart, whatever the height.
-    return rows, width, _whole_simdgroups(height) if rows == 1 else MAX_THREADS
+    return rows, width, whole(height) if rows == 1 else MAX_THREADS
 
 
 def _panel(LU: Tensor, pivots: Tensor, info: Tensor, first: int, last: int, pivot: bool) -> None:
@@ -178,7 +170,7 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
             transposed, conjugated, threads=(k, batch), group=group,
         )  # fmt: skip
     elif n <= SIMD:
-        width = simd_width(n)
+        width = lanes(n, 8)
         teams = 32 // width
         kernel("lu", "lu_solve_simd", scalar(LU.dtype), width)(
             factors, swaps, right, X, n, k, batch, *strides(factors), swaps.stride(0),
@@ -245,10 +237,10 @@ def lu_det(LU: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         factors, swaps = flattened(LU), _swaps(pivots)
         batch, n, _ = factors.shape
         row, column, batch_stride = strides(factors)
-        name, lanes = ("lu_det_tiny", 1) if n <= DET_TINY else ("lu_det_simd", 32)
+        name, width = ("lu_det_tiny", 1) if n <= DET_TINY else ("lu_det_simd", 32)
         kernel("lu", name, scalar(LU.dtype))(
             factors, swaps, det, sign, logabsdet, n, row + column, batch_stride, swaps.stride(0),
-            threads=(lanes * batch,), group=(32,),
+            threads=(width * batch,), group=(32,),
         )  # fmt: skip
     return det, sign, logabsdet
 

@@ -169,8 +169,7 @@ def qr(A: Tensor, mode: str = "reduced", *, out: Any = None) -> Any:
         ):
             return _by_lapack(A, mode, out)
         return torch.linalg.qr(A, mode=mode, out=out)
-    if out is not None:
-        _check.same_device("linalg_qr", A=A, out=out)
+    _check.same_device("linalg_qr", A=A, out=out)
     if not (_check.matrix(A) and mode in MODES and _check.out(out, (A,), A.dtype, A.dtype)):
         return _check.refuse(torch.linalg.qr, A, mode, out=out)
     return _out.named("linalg_qr", factor(A, mode), out)

@@ -8,6 +8,7 @@ from torch import Tensor
 from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._products import copy
+from mpslinalg._simdgroups import lanes, whole
 
 # A column in each lane of a simdgroup, and the columns of a panel.
 WIDTH = 32
@@ -73,15 +74,11 @@ def _qr_fake(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
 
 def _simd(matrices: Tensor, Q: Tensor, R: Tensor, columns: int, rows: int) -> None:
     batch, m, n = matrices.shape
-    width = next(width for width in (4, 8, 16, 32) if max(m, n) <= width)
+    width = lanes(max(m, n))
     kernel("qr", "qr_simd", scalar(Q.dtype), width)(
         matrices, Q, R, m, n, batch, *strides(matrices), columns, rows,
-        threads=(-(-width * batch // 32) * 32,), group=(32,),
+        threads=(whole(width * batch),), group=(32,),
     )  # fmt: skip
-
-
-def _threads(rows: int) -> int:
-    return -(-rows // 32) * 32
 
 
 def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool) -> None:
@@ -90,7 +87,7 @@ def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool) -> None:
     blocks = -(-m // _rows(Q.dtype))
     rows = -(-m // blocks)
     tops = R if blocks == 1 else empty((batch, blocks * n, n), R)
-    threads = _threads(rows)
+    threads = whole(rows)
     kernel("qr", "qr_group", scalar(Q.dtype))(
         matrices, Q, tops, m, n, rows, *strides(matrices), wanted,
         threads=(threads * blocks, batch), group=(threads, 1),
@@ -141,7 +138,7 @@ def _panel(factor: Tensor, tau: Tensor, workspace: Tensor, first: int, last: int
     batch, m, n = factor.shape
     height, width = m - first, last - first
     if height <= _rows(factor.dtype):
-        threads = _threads(height)
+        threads = whole(height)
         kernel("qr", "qr_panel", scalar(factor.dtype))(
             factor, tau, m, n, first, last, threads=(threads * batch,), group=(threads,)
         )

@@ -55,6 +55,10 @@ def repeated(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable
             return otherwise(*args, **kwargs)
         if current.recording is not None:
             return run(*args, **kwargs)
+        if torch._C._get_tracing_state() is not None:
+            raise NotImplementedError(
+                "mpslinalg: torch.jit.trace cannot see a launch; use torch.compile, torch.export"
+            )
         tensors: list[Tensor] = []
         kind: list[Any] = [_route.mode.name, *kwargs]
         for arg in (*args, *kwargs.values()) if kwargs else args:
@@ -67,10 +71,6 @@ def repeated(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable
                 return otherwise(*args, **kwargs)
         if not tensors or torch._C._len_torch_dispatch_stack() != 0 or tracked(*tensors):
             return otherwise(*args, **kwargs)
-        if torch._C._get_tracing_state() is not None:
-            raise NotImplementedError(
-                "mpslinalg: torch.jit.trace cannot see a launch; use torch.compile, torch.export"
-            )
         device = tensors[0].device
         engine = ENGINES.get(device.type)
         for tensor in tensors[1:]:

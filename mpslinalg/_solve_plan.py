@@ -7,7 +7,8 @@ from torch import Tensor
 
 from mpslinalg import _lu_plan, _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._lu_plan import SIMD, TINY, simd_width
+from mpslinalg._lu_plan import SIMD, TINY
+from mpslinalg._simdgroups import lanes, whole
 
 # Columns up to which a lane keeps one entry of x; beyond, a column. A column of 32 costs the lanes
 # together some 320 instructions the first way, a whole chunk of 32 columns 1500 the other way.
@@ -36,10 +37,10 @@ def solve(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
             threads=(batch,), group=(64,),
         )  # fmt: skip
     else:
-        width = simd_width(n)
+        width = lanes(n, 8)
         kernel("solve", "solve_few" if k <= FEW else "solve_simd", scalar(A.dtype), width)(
             matrices, right, X, info, n, k, batch, *strides(matrices), *strides(right),
-            threads=(-(-width * batch // 32) * 32,), group=(32,),
+            threads=(whole(width * batch),), group=(32,),
         )  # fmt: skip
     return X, info
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._products import copy, product_name, subtract_product
+from mpslinalg._simdgroups import whole
 
 # Rows of a block, and the bytes of it that a lane keeps of a column in registers: with the
 # multipliers on their way, half of what an H200 gives each of 512 threads. Blocks of 64 rows of
@@ -65,14 +66,14 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
     A, B = _near(A), _near(B)
     layout = (*strides(A), *strides(B), *strides(X), lower, unit, conjugated)
     if _few(n, k):
-        threads = -(-n // 32) * 32
+        threads = whole(n)
         kernel("triangular", "triangular_few", scalar(A.dtype), 1 if k == 1 else FEW)(
             A, B, X, n, k, *layout, threads=(threads * batch,), group=(threads,)
         )
         return
     height, tiles = _tiles(n, k, itemsize)
     width = 32 // tiles
-    threads = 32 if tiles > 1 else min(-(-k // 32) * 32, THREADS)
+    threads = 32 if tiles > 1 else min(whole(k), THREADS)
     kernel("triangular", "triangular_columns", scalar(A.dtype), height, tiles)(
         A, B, X, n, k, batch, *layout,
         threads=(threads * -(-k // (threads // 32 * width)), -(-batch // tiles)),

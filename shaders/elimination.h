@@ -29,6 +29,22 @@ inline int factor(thread T (&a)[N][N], thread int (&pivots)[N], bool pivoting) {
   return failed;
 }
 
+// x := (L U)^-1 x for the factors in `a`.
+template <typename T, int N>
+inline void substitute_factors(thread const T (&a)[N][N], thread T (&x)[N]) {
+#pragma unroll
+  for (int i = 1; i < N; ++i) {
+#pragma unroll
+    for (int j = 0; j < i; ++j) x[i] = mul_sub(x[i], a[i][j], x[j]);
+  }
+#pragma unroll
+  for (int i = N - 1; i >= 0; --i) {
+#pragma unroll
+    for (int j = N - 1; j > i; --j) x[i] = mul_sub(x[i], a[i][j], x[j]);
+    x[i] = quotient(x[i], a[i][i]);
+  }
+}
+
 // Where a lane's row stands in the elimination of its team of N lanes. At step k the rows at
 // positions below k are done; UINT_MAX is the position of a lane without a row. The lane of row k
 // keeps what step k chose: pivot, as LAPACK's, and diagonal, the entry of U.

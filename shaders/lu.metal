@@ -699,17 +699,7 @@ template <typename T, int N>
   if (transposed == 0) {
 #pragma unroll
     for (int k = 0; k < N; ++k) swap_entries<T, N>(x, k, uint(swaps[k]) - 1);
-#pragma unroll
-    for (int i = 1; i < N; ++i) {
-#pragma unroll
-      for (int j = 0; j < i; ++j) x[i] = mul_sub(x[i], a[i][j], x[j]);
-    }
-#pragma unroll
-    for (int i = N - 1; i >= 0; --i) {
-#pragma unroll
-      for (int j = N - 1; j > i; --j) x[i] = mul_sub(x[i], a[i][j], x[j]);
-      x[i] = quotient(x[i], a[i][i]);
-    }
+    substitute_factors<T, N>(a, x);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -771,15 +761,9 @@ template <typename T, int N>
   target[place] = transposed != 0 ? moved : place;
   // A lane's column of B is its row of B^T.
   T x[N];
-  load_row<T, N>(
+  load_permuted_row<T, N>(
       x, B + long(matrix) * batch_stride + long(first) * long(column_stride), inside, place,
-      own_columns, n, column_stride, row_stride, tile);
-#pragma unroll
-  for (int i = 0; i < N; ++i) tile[place * uint(N + 1) + uint(i)] = x[i];
-  simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = tile[place * uint(N + 1) + source[i]];
-  simdgroup_barrier(mem_flags::mem_threadgroup);
+      own_columns, n, column_stride, row_stride, source, tile);
   device const T* from = LU + long(matrix) * lu_batch_stride + long(place) * long(lu_row_stride);
 #pragma unroll(8)
   for (uint j = 0; j < uint(N); ++j) {

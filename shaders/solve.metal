@@ -37,17 +37,7 @@ template <typename T, int N>
     for (int i = 0; i < N; ++i) x[i] = b[uint(i) * b_row_stride];
 #pragma unroll
     for (int k = 0; k < N; ++k) swap_entries<T, N>(x, k, uint(swaps[k]) - 1);
-#pragma unroll
-    for (int i = 1; i < N; ++i) {
-#pragma unroll
-      for (int j = 0; j < i; ++j) x[i] = mul_sub(x[i], a[i][j], x[j]);
-    }
-#pragma unroll
-    for (int i = N - 1; i >= 0; --i) {
-#pragma unroll
-      for (int j = N - 1; j > i; --j) x[i] = mul_sub(x[i], a[i][j], x[j]);
-      x[i] = quotient(x[i], a[i][i]);
-    }
+    substitute_factors<T, N>(a, x);
 #pragma unroll
     for (int i = 0; i < N; ++i) to[i] = x[i];
   }
@@ -123,15 +113,9 @@ template <typename T, int N>
     const uint own_columns = inside ? min(uint(N), columns - first) : 0u;
     // A lane's column of B is its row of B^T.
     T x[N];
-    load_row<T, N>(
+    load_permuted_row<T, N>(
         x, B + long(matrix) * b_batch_stride + long(first) * long(b_column_stride), inside, place,
-        own_columns, n, b_column_stride, b_row_stride, tile);
-#pragma unroll
-    for (int i = 0; i < N; ++i) tile[place * uint(N + 1) + uint(i)] = x[i];
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-    for (int i = 0; i < N; ++i) x[i] = tile[place * uint(N + 1) + source[i]];
-    simdgroup_barrier(mem_flags::mem_threadgroup);
+        own_columns, n, b_column_stride, b_row_stride, source, tile);
     substitute<T, N, true>(x, own, n, true);
     substitute<T, N, false>(x, own, n, false);
     store_columns<T, N>(

@@ -282,6 +282,28 @@ inline void load_row(
   }
 }
 
+// The same with entry source[i] in place of entry i.
+template <typename T, int N>
+inline void load_permuted_row(
+    thread T (&a)[N],
+    device const T* matrix,
+    bool inside,
+    uint place,
+    uint m,
+    uint n,
+    uint row_stride,
+    uint column_stride,
+    threadgroup const uint* source,
+    threadgroup T* tile) {
+  load_row<T, N>(a, matrix, inside, place, m, n, row_stride, column_stride, tile);
+#pragma unroll
+  for (int i = 0; i < N; ++i) tile[place * uint(N + 1) + uint(i)] = a[i];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+  for (int i = 0; i < N; ++i) a[i] = tile[place * uint(N + 1) + source[i]];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+}
+
 // The other way: a lane's column of n entries into a column-major matrix, all lanes writing along
 // one column at a time. Entry i goes to row target[i]; columns that are not there are left out.
 template <typename T, int N>

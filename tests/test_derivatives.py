@@ -298,19 +298,21 @@ def test_compiled_code_raises_for_a_singular_matrix(device: str) -> None:
 @pytest.mark.parametrize("device_type", ["cpu"])
 def test_backward_within_autocast(device_type: str) -> None:
     functions: dict[str, Callable[[Tensor], Tensor]] = {
-        "cholesky": lambda A: LA.cholesky(A @ A.mT),
+        "cholesky": LA.cholesky,
         "lu_factor": lambda A: LA.lu_factor(A).LU,
         "inv": LA.inv,
         "solve_triangular": lambda A: LA.solve_triangular(A, A.detach() + 1, upper=False),
     }
-    A = (3 * torch.eye(8) + torch.arange(64.0).reshape(8, 8).cos()).requires_grad_()
+    G = torch.arange(64.0).reshape(8, 8).cos()
+    A = (3 * torch.eye(8) + G @ G.mT).requires_grad_()
     for function in functions.values():
         (expected,) = torch.autograd.grad(function(A).sum(), A)
         result = function(A).sum()
         with torch.autocast(device_type, dtype=torch.bfloat16):
             (gradient,) = torch.autograd.grad(result, A)
         assert gradient.dtype == torch.float32
-        assert (gradient - expected).norm() <= 1e-2 * expected.norm()
+        # Products in bfloat16 would be off by 4e-3.
+        assert (gradient - expected).norm() <= 1e-5 * expected.norm()
 
 
 def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:

@@ -103,7 +103,7 @@ def test_samples(op: Any, dtype: torch.dtype, device: str) -> None:
             assert not ours.is_neg()
             torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
         count += 1
-    assert count >= 20
+    assert count >= (20 if "ldl_factor" in op.name else 40)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=lambda d: str(d)[6:])
@@ -137,7 +137,7 @@ def test_samples_to_out(op: Any, dtype: torch.dtype, size: str, device: str) -> 
             assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride())
             torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
         count += 1
-    assert count >= 4
+    assert count >= (4 if "ldl_factor" in op.name else 8)
 
 
 def warned(
