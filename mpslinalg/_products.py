@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -27,15 +30,28 @@ def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     alone = _memory(C) not in (_memory(A), _memory(B))
     if max(C.shape[-2:]) <= PRODUCT and alone and not B.is_conj():
         _launch(C, A, B)
-    elif C.is_cuda and torch.backends.cuda.matmul.allow_tf32:
-        # TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold.
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
-            C.baddbmm_(A, B, alpha=-1)
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = True
     else:
-        C.baddbmm_(A, B, alpha=-1)
+        with _full_precision(C):
+            C.baddbmm_(A, B, alpha=-1)
+
+
+def product(A: Tensor, B: Tensor) -> Tensor:
+    """A B by torch, for batches of strided matrices, in full float32 precision."""
+    with _full_precision(A):
+        return torch.bmm(A, B)
+
+
+@contextmanager
+def _full_precision(matrices: Tensor) -> Iterator[None]:
+    """TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold."""
+    lossy = matrices.is_cuda and torch.backends.cuda.matmul.allow_tf32
+    if lossy:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        if lossy:
+            torch.backends.cuda.matmul.allow_tf32 = True
 
 
 def _memory(matrices: Tensor) -> int:

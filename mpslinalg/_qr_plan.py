@@ -7,13 +7,12 @@ from torch import Tensor
 
 from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import copy
+from mpslinalg._products import copy, product, subtract_product
 from mpslinalg._simdgroups import lanes, whole
 
 # A column in each lane of a simdgroup, and the columns of a panel.
 WIDTH = 32
-# Bytes of the rows of one column of a panel, in one threadgroup: 512 threads of 32 rows.
-COLUMN_BYTES = 4096
+# Rows of a panel that one threadgroup holds: 512 threads of 32 rows of every column.
 MAX_ROWS = 512
 
 
@@ -30,8 +29,8 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
 
 
 def _rows(dtype: torch.dtype) -> int:
-    """Rows of a panel that one threadgroup holds."""
-    return min(COLUMN_BYTES // dtype.itemsize, MAX_ROWS)
+    """Rows of a panel that one threadgroup holds, with what its threads tell each other."""
+    return MAX_ROWS if dtype.itemsize <= 8 else MAX_ROWS // 4
 
 
 def _sides(m: int, n: int, mode: str) -> tuple[int, int]:
@@ -123,7 +122,10 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tens
     for block in range(blocks):
         first = block * WIDTH
         last = min(first + WIDTH, steps)
-        _panel(factor, tau, workspace, first, last)
+        _panel(factor, tau, triangles, workspace, first, last)
+        if m - first > _rows(factor.dtype):
+            _apply(factor, triangles, factor[:, first:, last:], first, steps, True, False)
+            continue
         if wanted or last < n:
             _triangles(factor, tau, triangles, block, 1)
         if last < n:
@@ -134,7 +136,10 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tens
     return triangles
 
 
-def _panel(factor: Tensor, tau: Tensor, workspace: Tensor, first: int, last: int) -> None:
+def _panel(
+    factor: Tensor, tau: Tensor, triangles: Tensor, workspace: Tensor, first: int, last: int
+) -> None:
+    """Reflectors of a panel; of a tall one their triangular factor too."""
     batch, m, n = factor.shape
     height, width = m - first, last - first
     if height <= _rows(factor.dtype):
@@ -147,7 +152,7 @@ def _panel(factor: Tensor, tau: Tensor, workspace: Tensor, first: int, last: int
     R = empty((batch, width, width), factor)
     _tall(factor[:, first:, first:last], Y, R, True)
     kernel("qr", "qr_reconstruct", scalar(factor.dtype))(
-        Y, R, factor, tau, m, n, first, width,
+        Y, R, factor, tau, triangles, m, n, first, width, triangles.shape[1],
         threads=(128 * -(-height // 128), batch), group=(128, 1),
     )  # fmt: skip
 
@@ -186,6 +191,19 @@ def _apply(
     """The block of reflectors from `first` on, of `count`, times C or its conjugate."""
     batch, m, n = factor.shape
     columns, width = C.shape[-1], min(WIDTH, count - first)
+    if m - first > _rows(factor.dtype):
+        height = m - first
+        V, VT = (empty((batch, height, width), factor) for _ in range(2))
+        kernel("qr", "qr_expand", scalar(factor.dtype))(
+            factor, triangles, V, VT, m, n, first, width, triangles.shape[1], adjoint,
+            threads=(128 * -(-height // 128), batch), group=(128, 1),
+        )  # fmt: skip
+        if conjugated:
+            C = C.mT
+            subtract_product(C, product(C, V), VT.mH)
+        else:
+            subtract_product(C, VT, product(V.mH, C))
+        return
     kernel("qr", "qr_apply", scalar(factor.dtype))(
         factor, triangles, C, m, n, first, width, triangles.shape[1], columns, *strides(C),
         adjoint, conjugated,

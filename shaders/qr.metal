@@ -8,7 +8,7 @@ constexpr constant int ROWS = 32;
 // Two buffers of sums, one for each part, and the top row.
 template <int PARTS> inline constexpr int sums_size() { return PARTS == 1 ? 1 : (PARTS + 1) * 32; }
 // Parts that leave room in threadgroup memory.
-template <typename T> inline constexpr int max_parts() { return sizeof(T) > 8 ? 8 : 16; }
+template <typename T> inline constexpr int max_parts() { return sizeof(T) > 8 ? 4 : 16; }
 
 template <typename T> inline real_t<T> real_part(T a) {
   if constexpr (scalar_traits<T>::complex) {
@@ -88,6 +88,25 @@ inline T sum_parts(T value, thread T& top, Place place, threadgroup T* sums) {
   }
 }
 
+// What the lanes of a team read of the column whose turn it is, kept twice: a step's writes never
+// meet the reads of the step before.
+template <typename T> struct Pivot {
+  threadgroup T* entries;
+  uint stride;
+
+  threadgroup T* at(uint step) const thread { return entries + (step & 1) * stride; }
+};
+
+template <typename T, int N>
+inline threadgroup const T* share(thread const T (&a)[N], bool own, threadgroup T* entries) {
+  if (own) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) entries[i] = a[i];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  return entries;
+}
+
 // Householder's reduction of the columns in the lanes of a team, `steps` of them, each column
 // divided by 2^exponent. Part 0 holds the top rows: row k stands at entry 0 at step k, then goes to
 // `top` as LAPACK's geqrf leaves it, and every part turns its entries by one. Returns the column's
@@ -99,17 +118,18 @@ inline T reduce_columns(
     uint steps,
     int exponent,
     threadgroup T* top,
-    threadgroup T* sums) {
+    threadgroup T* sums,
+    Pivot<T> pivot) {
   const bool head = place.part == 0;
   T tau = zero<T>();
   T inverse = one<T>();
 #pragma unroll(1)
   for (uint k = 0; k < steps; ++k) {
     const ushort source = ushort(place.first_lane + k);
-    const T x = simd_shuffle(a[0], source);
-    T minus = head ? zero<T>() : mul_sub(zero<T>(), conj(x), a[0]);
+    threadgroup const T* x = share<T, N>(a, place.column == k, pivot.at(k));
+    T minus = head ? zero<T>() : mul_sub(zero<T>(), conj(x[0]), a[0]);
 #pragma unroll
-    for (int i = 1; i < N; ++i) minus = mul_sub(minus, conj(simd_shuffle(a[i], source)), a[i]);
+    for (int i = 1; i < N; ++i) minus = mul_sub(minus, conj(x[i]), a[i]);
     T entry = a[0];
     threadgroup T* buffer = sums + (k & 1) * uint(sums_size<PARTS>());
     const T products = zero<T>() - sum_parts<T, PARTS>(minus, entry, place, buffer);
@@ -129,9 +149,9 @@ inline T reduce_columns(
       tau = h.tau;
       inverse = h.inverse;
     }
-    const T first = head ? zero<T>() : mul_sub(a[0], x, g);
+    const T first = head ? zero<T>() : mul_sub(a[0], x[0], g);
 #pragma unroll
-    for (int i = 1; i < N; ++i) a[i - 1] = mul_sub(a[i], simd_shuffle(a[i], source), g);
+    for (int i = 1; i < N; ++i) a[i - 1] = mul_sub(a[i], x[i], g);
     a[N - 1] = first;
   }
 #pragma unroll
@@ -148,7 +168,8 @@ inline void form_columns(
     uint steps,
     T tau,
     threadgroup const T* top,
-    threadgroup T* sums) {
+    threadgroup T* sums,
+    Pivot<T> pivot) {
   const bool head = place.part == 0;
   if (place.column >= steps) {
 #pragma unroll
@@ -160,13 +181,11 @@ inline void form_columns(
   for (uint step = 0; step < steps; ++step) {
     const uint k = steps - 1 - step;
     const ushort source = ushort(place.first_lane + k);
+    threadgroup const T* x = share<T, N>(a, place.column == k, pivot.at(step));
     const T last = a[N - 1];
-    const T x = simd_shuffle(last, source);
-    T minus = head ? zero<T>() : mul_sub(zero<T>(), conj(x), last);
+    T minus = head ? zero<T>() : mul_sub(zero<T>(), conj(x[N - 1]), last);
 #pragma unroll
-    for (int i = 1; i < N; ++i) {
-      minus = mul_sub(minus, conj(simd_shuffle(a[i - 1], source)), a[i - 1]);
-    }
+    for (int i = 1; i < N; ++i) minus = mul_sub(minus, conj(x[i - 1]), a[i - 1]);
     T unused = zero<T>();
     threadgroup T* buffer = sums + (k & 1) * uint(sums_size<PARTS>());
     const T products = zero<T>() - sum_parts<T, PARTS>(minus, unused, place, buffer);
@@ -183,11 +202,9 @@ inline void form_columns(
     } else if (head) {
       first = top[k * uint(W + 1) + place.column];
     }
-    if (!head) first = mul_sub(last, x, g);
+    if (!head) first = mul_sub(last, x[N - 1], g);
 #pragma unroll
-    for (int i = N - 1; i > 0; --i) {
-      a[i] = mul_sub(a[i - 1], simd_shuffle(a[i - 1], source), g);
-    }
+    for (int i = N - 1; i > 0; --i) a[i] = mul_sub(a[i - 1], x[i - 1], g);
     a[0] = first;
   }
 }
@@ -218,12 +235,14 @@ kernel void qr_simd(
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr uint TEAMS = 32 / W;
   THREADGROUP_ARRAY(T, tiles, (W * (W + 1) * TEAMS));
+  THREADGROUP_ARRAY(T, pivots, 2 * 32);
   const uint column = lane % uint(W);
   const uint matrix = group * TEAMS + lane / uint(W);
   const bool active = matrix < batch;
   const uint steps = min(m, n);
   threadgroup T* tile = tiles + lane / uint(W) * uint(W * (W + 1));
   const Place place = {column, lane - column, 0, 1};
+  const Pivot<T> pivot = {pivots + (lane - column), 32};
 
   T a[W];
   real_t<T> largest = real_t<T>(0);
@@ -239,7 +258,7 @@ kernel void qr_simd(
 #pragma unroll
   for (int i = 0; i < W; ++i) a[i] = scale(a[i], -exponent);
 
-  const T tau = reduce_columns<T, W, W, 1>(a, place, steps, exponent, tile, tile);
+  const T tau = reduce_columns<T, W, W, 1>(a, place, steps, exponent, tile, tile, pivot);
   simdgroup_barrier(mem_flags::mem_threadgroup);
   if (active && column < r_rows) {
     device T* to = R + ulong(matrix) * r_rows * n + column;
@@ -250,7 +269,7 @@ kernel void qr_simd(
     }
   }
   if (q_columns > 0) {
-    form_columns<T, W, W, 1>(a, place, steps, tau, tile, tile);
+    form_columns<T, W, W, 1>(a, place, steps, tau, tile, tile, pivot);
     simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
     for (int i = 0; i < W; ++i) tile[column * uint(W + 1) + uint(i)] = a[i];
@@ -347,7 +366,9 @@ template <typename T>
   constexpr int PARTS = max_parts<T>();
   THREADGROUP_ARRAY(T, tile, 32 * 33);
   THREADGROUP_ARRAY(T, sums, (2 * sums_size<PARTS>()));
+  THREADGROUP_ARRAY(T, pivots, 2 * PARTS * ROWS);
   const Place place = {lane, 0, simd, parts};
+  const Pivot<T> pivot = {pivots + simd * uint(ROWS), uint(PARTS * ROWS)};
   const uint begin = group.x * rows;
   const uint height = min(rows, m - begin);
   const uint steps = min(height, n);
@@ -356,7 +377,7 @@ template <typename T>
   const int exponent = read_panel<T, PARTS>(
       a, A + long(group.y) * batch_stride + long(begin) * long(row_stride), height, n, row_stride,
       column_stride, place, maxima);
-  const T tau = reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, exponent, tile, sums);
+  const T tau = reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, exponent, tile, sums, pivot);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint r_rows = min(rows, n);
   device T* r = R + ulong(group.y) * groups.x * r_rows * n + group.x * r_rows;
@@ -367,7 +388,7 @@ template <typename T>
     }
   }
   if (q_wanted != 0) {
-    form_columns<T, 32, ROWS, PARTS>(a, place, steps, tau, tile, sums);
+    form_columns<T, 32, ROWS, PARTS>(a, place, steps, tau, tile, sums, pivot);
     write_panel<T>(a, Q + ulong(group.y) * m * n + begin, 0, height, n, m, 0, parts, place, tile);
   }
 }
@@ -390,14 +411,16 @@ template <typename T>
   THREADGROUP_ARRAY(T, tile, 32 * 33);
   THREADGROUP_ARRAY(T, sums, (2 * sums_size<PARTS>()));
   THREADGROUP_ARRAY(real_t<T>, maxima, PARTS * 32);
+  THREADGROUP_ARRAY(T, pivots, 2 * PARTS * ROWS);
   const Place place = {lane, 0, simd, parts};
+  const Pivot<T> pivot = {pivots + simd * uint(ROWS), uint(PARTS * ROWS)};
   const uint height = m - first;
   const uint width = last - first;
   const uint steps = min(height, width);
   device T* panel = A + (ulong(group) * n + first) * m + first;
   T a[ROWS];
   const int exponent = read_panel<T, PARTS>(a, panel, height, width, 1u, m, place, maxima);
-  const T own = reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, exponent, tile, sums);
+  const T own = reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, exponent, tile, sums, pivot);
   if (simd == 0 && lane < steps) tau[ulong(group) * min(m, n) + first + lane] = own;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint j = simd; j < width; j += parts) {
@@ -444,17 +467,20 @@ template <typename T>
 // Reflectors whose first columns are the orthonormal columns of Y, up to signs: with those as the
 // diagonal of D, I - Y D = V U by elimination that needs no pivots, tau is the diagonal of U, and R
 // becomes D R (Ballard, Demmel, Grigori, Jacquelin, Knight, Nguyen, 2015). They replace the panel
-// from row and column `first` of A on. Each threadgroup eliminates, and takes 128 rows.
+// from row and column `first` of A on. Each threadgroup eliminates, and takes 128 rows; the first
+// also solves T V1^H = U for the block's triangular factor, V1 being the top of V.
 template <typename T>
 [[max_total_threads_per_threadgroup(128)]] kernel void qr_reconstruct(
     device const T* Y [[buffer(0)]],
     device const T* R [[buffer(1)]],
     device T* A [[buffer(2)]],
     device T* tau [[buffer(3)]],
-    constant uint& m [[buffer(4)]],
-    constant uint& n [[buffer(5)]],
-    constant uint& first [[buffer(6)]],
-    constant uint& width [[buffer(7)]],
+    device T* triangles [[buffer(4)]],
+    constant uint& m [[buffer(5)]],
+    constant uint& n [[buffer(6)]],
+    constant uint& first [[buffer(7)]],
+    constant uint& width [[buffer(8)]],
+    constant uint& blocks [[buffer(9)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
@@ -516,6 +542,22 @@ template <typename T>
 #pragma unroll
     for (uint j = 0; j < WIDTH; ++j) {
       if (j < width) panel[ulong(j) * m + row] = x[j];
+    }
+  }
+  if (group.x == 0) {
+    T x[WIDTH];
+#pragma unroll
+    for (uint j = 0; j < WIDTH; ++j) {
+      x[j] = lane <= j && j < width ? u[lane * 32 + j] : zero<T>();
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint j = walker; j < WIDTH; j += 4) u[j * 32 + lane] = conj(top[lane * 33 + j]);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (tid < WIDTH) {
+      substitute<T, WIDTH, true>(x, u, width, true);
+      device T* out = triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+#pragma unroll
+      for (uint j = 0; j < WIDTH; ++j) out[j * WIDTH + tid] = x[j];
     }
   }
 }
@@ -748,7 +790,49 @@ template <typename T>
       c, w);
 }
 
-// The same, adjoint, on the columns from `last` on of the factor itself.
+// What products of tall matrices need of a block reflector: V, and V op(T). A row a thread.
+template <typename T>
+[[max_total_threads_per_threadgroup(128)]] kernel void qr_expand(
+    device const T* A [[buffer(0)]],
+    device const T* triangles [[buffer(1)]],
+    device T* V [[buffer(2)]],
+    device T* VT [[buffer(3)]],
+    constant uint& m [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant uint& first [[buffer(6)]],
+    constant uint& width [[buffer(7)]],
+    constant uint& blocks [[buffer(8)]],
+    constant uint& adjoint [[buffer(9)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, t, 32 * 32);
+  device const T* triangle =
+      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+  for (uint e = tid; e < WIDTH * WIDTH; e += 128) {
+    t[e] = adjoint != 0 ? conj(triangle[e % WIDTH * WIDTH + e / WIDTH]) : triangle[e];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint height = m - first;
+  const uint row = group.x * 128 + tid;
+  if (row < height) {
+    device const T* reflectors = A + (ulong(group.y) * n + first) * m + first;
+    const ulong begin = ulong(group.y) * height * width + row;
+    T x[WIDTH];
+#pragma unroll
+    for (uint l = 0; l < WIDTH; ++l) {
+      x[l] = reflector_entry(reflectors, row, l, width, m);
+      if (l < width) V[begin + ulong(l) * height] = x[l];
+    }
+    for (uint c = 0; c < width; ++c) {
+      T minus = zero<T>();
+#pragma unroll
+      for (uint l = 0; l < WIDTH; ++l) minus = mul_sub(minus, x[l], t[c * WIDTH + l]);
+      VT[begin + ulong(c) * height] = zero<T>() - minus;
+    }
+  }
+}
+
+// What qr_apply does, adjoint, on the columns from `last` on of the factor itself.
 template <typename T>
 [[max_total_threads_per_threadgroup(256)]] kernel void qr_update(
     device T* A [[buffer(0)]],
