@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import torch
 from torch import Tensor
 
-from mpslinalg._engines import flattened, kernel, scalar, strides
+from mpslinalg._engines import empty, flattened, gemm, kernel, scalar, strides
 
 # Sides of C up to which our product is launched. Beyond, a GEMM's speed outweighs what torch spends
 # on a call: 25 us of the host on an H200, five times a launch of ours.
@@ -31,27 +27,14 @@ def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     if max(C.shape[-2:]) <= PRODUCT and alone and not B.is_conj():
         _launch(C, A, B)
     else:
-        with _full_precision(C):
-            C.baddbmm_(A, B, alpha=-1)
+        gemm(C, A, B, 1, -1)
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
-    """A B by torch, for batches of strided matrices, in full float32 precision."""
-    with _full_precision(A):
-        return torch.bmm(A, B)
-
-
-@contextmanager
-def _full_precision(matrices: Tensor) -> Iterator[None]:
-    """TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold."""
-    lossy = matrices.is_cuda and torch.backends.cuda.matmul.allow_tf32
-    if lossy:
-        torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        if lossy:
-            torch.backends.cuda.matmul.allow_tf32 = True
+    """A B by torch's GEMM, for batches of strided matrices, in full float32 precision."""
+    C = empty((*A.shape[:2], B.shape[-1]), A)
+    gemm(C, A, B, 0, 1)
+    return C
 
 
 def _memory(matrices: Tensor) -> int:

@@ -123,12 +123,12 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tens
         first = block * WIDTH
         last = min(first + WIDTH, steps)
         _panel(factor, tau, triangles, workspace, first, last)
-        if m - first > _rows(factor.dtype):
-            _apply(factor, triangles, factor[:, first:, last:], first, steps, True, False)
-            continue
-        if wanted or last < n:
+        tall = m - first > _rows(factor.dtype)
+        if (wanted or last < n) and not tall:
             _triangles(factor, tau, triangles, block, 1)
-        if last < n:
+        if last < n and tall:
+            _apply(factor, triangles, factor[:, first:, last:], first, steps, True, False)
+        elif last < n:
             update(
                 factor, triangles, m, n, first, last, blocks,
                 threads=(256 * -(-(n - last) // WIDTH), batch), group=(256, 1),
