@@ -19,18 +19,20 @@ MAX_ROWS = 512
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name in ("householder_product", "ormqr"):
-        return "qr_triangle, qr_apply"
+        return "qr_triangle, qr_apply" if m <= _rows(dtype) else "qr_triangle, qr_expand, matmul"
     if name == "qr" and max(m, n) <= WIDTH:
         return "qr_simd"
     if name == "qr" and n <= WIDTH:
         return "qr_group" if m <= _rows(dtype) else "qr_group, qr_combine"
-    blocked = f"qr_panel of {WIDTH} columns, qr_triangle, qr_update"
+    if m > _rows(dtype):
+        return f"qr_group for panels of {WIDTH} columns, qr_reconstruct, qr_expand, matmul"
+    blocked = f"qr_panel of {WIDTH} columns, qr_update"
     return f"{blocked}, qr_apply" if name == "qr" else blocked
 
 
 def _rows(dtype: torch.dtype) -> int:
     """Rows of a panel that one threadgroup holds, with what its threads tell each other."""
-    return MAX_ROWS if dtype.itemsize <= 8 else MAX_ROWS // 4
+    return MAX_ROWS if dtype.itemsize <= 8 else MAX_ROWS // 8
 
 
 def _sides(m: int, n: int, mode: str) -> tuple[int, int]:
@@ -55,7 +57,7 @@ def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
         _tall(matrices, flattened(Q) if columns else empty((1,), A), flattened(R), columns != 0)
     else:
         factor, tau = empty(matrices.shape, A), _empty_tau(matrices, min(m, n))
-        triangles = _factor(matrices, factor, tau, True)
+        triangles = _factor(matrices, factor, tau)
         kernel("qr", "qr_upper", scalar(A.dtype))(
             factor, R, m, n, rows, threads=(rows, n, len(factor)), group=(32, 1, 1)
         )
@@ -109,9 +111,8 @@ def _empty_triangles(matrices: Tensor, count: int) -> Tensor:
     return empty((matrices.shape[0], -(-count // WIDTH), WIDTH, WIDTH), matrices)
 
 
-def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tensor:
-    """Reflectors below R, and tau. Returns the triangular factors of the blocks of reflectors, of
-    the last block only if they are wanted."""
+def _factor(matrices: Tensor, factor: Tensor, tau: Tensor) -> Tensor:
+    """Reflectors below R, and tau. Returns the triangular factors of the blocks of reflectors."""
     batch, m, n = matrices.shape
     steps = min(m, n)
     triangles = _empty_triangles(matrices, steps)
@@ -123,10 +124,7 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tens
         first = block * WIDTH
         last = min(first + WIDTH, steps)
         _panel(factor, tau, triangles, workspace, first, last)
-        tall = m - first > _rows(factor.dtype)
-        if (wanted or last < n) and not tall:
-            _triangles(factor, tau, triangles, block, 1)
-        if last < n and tall:
+        if last < n and m - first > _rows(factor.dtype):
             _apply(factor, triangles, factor[:, first:, last:], first, steps, True, False)
         elif last < n:
             update(
@@ -139,14 +137,15 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tens
 def _panel(
     factor: Tensor, tau: Tensor, triangles: Tensor, workspace: Tensor, first: int, last: int
 ) -> None:
-    """Reflectors of a panel; of a tall one their triangular factor too."""
+    """Reflectors of a panel, and their triangular factor."""
     batch, m, n = factor.shape
     height, width = m - first, last - first
     if height <= _rows(factor.dtype):
         threads = whole(height)
         kernel("qr", "qr_panel", scalar(factor.dtype))(
-            factor, tau, m, n, first, last, threads=(threads * batch,), group=(threads,)
-        )
+            factor, tau, triangles, m, n, first, last, triangles.shape[1],
+            threads=(threads * batch,), group=(threads,),
+        )  # fmt: skip
         return
     Y = workspace[: batch * height * width].view(batch, width, height).mT
     R = empty((batch, width, width), factor)
@@ -154,14 +153,6 @@ def _panel(
     kernel("qr", "qr_reconstruct", scalar(factor.dtype))(
         Y, R, factor, tau, triangles, m, n, first, width, triangles.shape[1],
         threads=(128 * -(-height // 128), batch), group=(128, 1),
-    )  # fmt: skip
-
-
-def _triangles(factor: Tensor, tau: Tensor, triangles: Tensor, block: int, count: int) -> None:
-    batch, m, n = factor.shape
-    kernel("qr", "qr_triangle", scalar(factor.dtype))(
-        factor, tau, triangles, m, n, tau.shape[-1], block, triangles.shape[1],
-        threads=(256 * count, batch), group=(256, 1),
     )  # fmt: skip
 
 
@@ -216,7 +207,7 @@ def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:
     factor, tau = _geqrf_fake(A)
     if A.numel() != 0:
         matrices = flattened(A)
-        _factor(matrices, flattened(factor), tau.view(matrices.shape[0], -1), False)
+        _factor(matrices, flattened(factor), tau.view(matrices.shape[0], -1))
     return factor, tau
 
 
@@ -235,7 +226,11 @@ def _reflectors(A: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     count = tau.shape[-1]
     triangles = _empty_triangles(factor, count)
     tau = tau.resolve_conj().resolve_neg().reshape(-1, count).contiguous()
-    _triangles(factor, tau, triangles, 0, triangles.shape[1])
+    batch, m, n = factor.shape
+    blocks = triangles.shape[1]
+    kernel("qr", "qr_triangle", scalar(factor.dtype))(
+        factor, tau, triangles, m, n, count, threads=(256 * blocks, batch), group=(256, 1)
+    )
     return factor, triangles
 
 
