@@ -59,7 +59,7 @@ def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
         factor, tau = empty(matrices.shape, A), _empty_tau(matrices, min(m, n))
         triangles = _factor(matrices, factor, tau)
         kernel("qr", "qr_upper", scalar(A.dtype))(
-            factor, R, m, n, rows, threads=(rows, n, len(factor)), group=(32, 1, 1)
+            factor, R, m, n, rows, threads=(rows, n, len(factor)), group=(32, 8, 1)
         )
         if columns:
             _form(factor, triangles, min(m, n), flattened(Q))
@@ -159,7 +159,7 @@ def _panel(
 def _identity(Q: Tensor) -> None:
     batch, m, columns = Q.shape
     kernel("qr", "qr_identity", scalar(Q.dtype))(
-        Q, m, columns, threads=(m, columns, batch), group=(64, 1, 1)
+        Q, m, columns, threads=(m, columns, batch), group=(32, 8, 1)
     )
 
 

@@ -62,8 +62,16 @@ template <typename T> inline Reflector<T> reflector(T alpha, real_t<T> squares) 
   const R size = alone ? safe_modulus(alpha) : sqrt(real_part(mul(conj(alpha), alpha)) + squares);
   const R beta = real >= R(0) ? -size : size;
   const T difference = alpha - from_real<T>(beta);
-  const T tau = quotient(zero<T>() - difference, from_real<T>(beta));
-  const Reflector<T> h = {tau, alone ? zero<T>() : quotient(one<T>(), difference), beta};
+  Reflector<T> h = {zero<T>(), zero<T>(), beta};
+  if constexpr (scalar_traits<T>::complex) {
+    h.tau = T(-difference.x / beta, -difference.y / beta);
+    // At least beta^2 and near it: what is not negligible is far from underflow.
+    const R square = real_part(mul(conj(difference), difference));
+    if (!alone) h.inverse = T(difference.x / square, -difference.y / square);
+  } else {
+    h.tau = -difference / beta;
+    if (!alone) h.inverse = one<T>() / difference;
+  }
   return h;
 }
 
@@ -84,10 +92,15 @@ inline T sum_parts(T value, thread T& top, Place place, threadgroup T* sums) {
     sums[place.part * 32 + place.column] = value;
     if (place.part == 0) sums[uint(PARTS) * 32 + place.column] = top;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    T sum = sums[place.column];
-    for (uint p = 1; p < place.parts; ++p) sum = sum + sums[p * 32 + place.column];
+    // In pairs and without a branch, so that no load waits for another.
+    T sum[2] = {zero<T>(), zero<T>()};
+#pragma unroll
+    for (uint p = 0; p < uint(PARTS); ++p) {
+      const T entry = sums[p * 32 + place.column];
+      sum[p % 2] = p < place.parts ? sum[p % 2] + entry : sum[p % 2];
+    }
     top = sums[uint(PARTS) * 32 + place.column];
-    return sum;
+    return sum[0] + sum[1];
   }
 }
 
@@ -110,17 +123,15 @@ inline threadgroup const T* share(thread const T (&a)[N], bool own, threadgroup 
   return entries;
 }
 
-// Householder's reduction of the columns in the lanes of a team, `steps` of them, each column
-// divided by 2^exponent. Part 0 holds the top rows: row k stands at entry 0 at step k, then goes to
-// `top` as LAPACK's geqrf leaves it, and every part turns its entries by one. Returns the column's
-// tau; below the top rows v is left. `gram` gets the products v_i^H v_k, packed; the columns on the
-// left have them in hand.
+// Householder's reduction of the columns in the lanes of a team, `steps` of them. Part 0 holds the
+// top rows: row k stands at entry 0 at step k, then goes to `top` as LAPACK's geqrf leaves it, and
+// every part turns its entries by one. Returns the column's tau; below the top rows v is left.
+// `gram` gets the products v_i^H v_k, packed; the columns on the left have them in hand.
 template <typename T, int W, int N, int PARTS>
 inline T reduce_columns(
     thread T (&a)[N],
     Place place,
     uint steps,
-    int exponent,
     threadgroup T* top,
     threadgroup T* gram,
     threadgroup T* sums,
@@ -147,7 +158,7 @@ inline T reduce_columns(
     const T f = right ? mul(conj(h.tau), whole) : zero<T>();
     const T g = mul(h.inverse, f);
     if (head) {
-      T left = scale(right ? entry - f : from_real<T>(h.beta), exponent);
+      T left = right ? entry - f : from_real<T>(h.beta);
       if (place.column < k) left = mul(entry, inverse);
       top[k * uint(W + 1) + place.column] = left;
       if constexpr (PARTS > 1) {
@@ -206,75 +217,48 @@ inline void form_columns(
   }
 }
 
-// The triangular factor T of a block of reflectors (LAPACK's larft) in place of the products
-// v_i^H v_k: T(0:k, k) = -tau_k T(0:k, 0:k) V^H v_k, a row a lane of one simdgroup.
+// x := T x for the triangular factor T of a block of reflectors, a vector a lane of one simdgroup:
+// T^-1 is diag(1 / tau) and above it V^H V (Puglisi, 1992), whose entries are `packed`. `tile` is
+// overwritten.
 template <typename T>
-inline void form_triangle(T tau, uint steps, uint lane, threadgroup T* packed) {
-  for (uint k = 1; k < steps; ++k) {
-    threadgroup T* column = packed + packed_column(k);
-    T minus = zero<T>();
-    if (lane < k) {
-      minus = mul_sub(minus, tau, column[lane]);
-      for (uint l = lane + 1; l < k; ++l) {
-        minus = mul_sub(minus, packed[packed_column(l) + lane], column[l]);
-      }
-    }
-    const T factor = simd_shuffle(tau, ushort(k));
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    if (lane < k) column[lane] = mul(factor, minus);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
+inline void multiply_triangle(
+    thread T (&x)[32],
+    T tau,
+    uint steps,
+    uint lane,
+    threadgroup const T* packed,
+    threadgroup T* tile) {
+  for (uint l = 1; l < steps; ++l) {
+    const T factor = simd_shuffle(tau, ushort(l));
+    if (lane < l) tile[l * 32 + lane] = mul(packed[packed_column(l) + lane], factor);
   }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  substitute<T, 32, false>(x, tile, steps, true);
+#pragma unroll
+  for (int k = 0; k < 32; ++k) x[k] = mul(simd_shuffle(tau, ushort(k)), x[k]);
+  simdgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// M = T V1^H as M(k, c) = top[c * 33 + k] in place of row c of V1, the top of V, by one simdgroup:
-// of row c an entry is not needed any more once M has one there.
+// Four rows of a part as they stand in `rows` to a column-major matrix: they follow its row `top`,
+// the last of all is followed by the first. Those outside of [begin, end) are left alone.
 template <typename T>
-inline void multiply_top(
-    T tau, uint steps, uint lane, threadgroup const T* packed, threadgroup T* top) {
-  threadgroup T* row = top + lane * 33;
-  for (uint k = 0; k < WIDTH; ++k) {
-    const T factor = simd_shuffle(tau, ushort(k));
-    T minus = zero<T>();
-    if (k <= lane && lane < steps) {
-      minus = mul_sub(minus, factor, k == lane ? one<T>() : conj(row[k]));
-      for (uint l = k + 1; l <= lane; ++l) {
-        const T entry = l == lane ? one<T>() : conj(row[l]);
-        minus = mul_sub(minus, packed[packed_column(l) + k], entry);
-      }
-    }
-    row[k] = zero<T>() - minus;
-  }
-}
-
-// The first columns of I - V M in place of V, four rows at a time, which the lanes of a part show
-// each other in `rows`. Entry i of a part is its row (i + turned) % ROWS.
-template <typename T>
-inline void form_rows(
-    thread T (&a)[ROWS],
-    Place place,
-    uint turned,
-    threadgroup const T* product,
-    threadgroup T* rows) {
-  threadgroup const T* own = product + place.column * 33;
-#pragma unroll(1)
-  for (uint i = 0; i < uint(ROWS); i += 4) {
-    T sum[4];
+inline void write_rows(
+    threadgroup const T* rows,
+    device T* to,
+    uint part,
+    uint top,
+    uint begin,
+    uint end,
+    uint columns,
+    uint stride,
+    uint lane) {
 #pragma unroll
-    for (uint r = 0; r < 4; ++r) {
-      rows[r * 32 + place.column] = a[r];
-      const bool diagonal = place.part == 0 && (i + r + turned) % uint(ROWS) == place.column;
-      sum[r] = diagonal ? one<T>() : zero<T>();
+  for (uint e = lane; e < 4 * 32; e += 32) {
+    const uint row = part * uint(ROWS) + (top + e % 4) % uint(ROWS);
+    const uint j = e / 4;
+    if (row >= begin && row < end && j < columns) {
+      to[ulong(j) * stride + row] = rows[e % 4 * 32 + j];
     }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll(8)
-    for (uint k = 0; k < WIDTH; ++k) {
-      const T entry = own[k];
-#pragma unroll
-      for (uint r = 0; r < 4; ++r) sum[r] = mul_sub(sum[r], rows[r * 32 + k], entry);
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) a[r] = r < ROWS - 4 ? a[r + 4] : sum[r + 4 - ROWS];
   }
 }
 
@@ -305,6 +289,7 @@ kernel void qr_simd(
   constexpr uint TEAMS = 32 / W;
   THREADGROUP_ARRAY(T, tiles, (W * (W + 1) * TEAMS));
   THREADGROUP_ARRAY(T, pivots, 2 * 32);
+  THREADGROUP_ARRAY(int, exponents, 32);
   const uint column = lane % uint(W);
   const uint matrix = group * TEAMS + lane / uint(W);
   const bool active = matrix < batch;
@@ -327,13 +312,15 @@ kernel void qr_simd(
 #pragma unroll
   for (int i = 0; i < W; ++i) a[i] = scale(a[i], -exponent);
 
-  const T tau = reduce_columns<T, W, W, 1>(a, place, steps, exponent, tile, tile, tile, pivot);
+  exponents[lane] = exponent;
+  const T tau = reduce_columns<T, W, W, 1>(a, place, steps, tile, tile, tile, pivot);
   simdgroup_barrier(mem_flags::mem_threadgroup);
   if (active && column < r_rows) {
     device T* to = R + ulong(matrix) * r_rows * n + column;
     for (uint j = 0; j < n; ++j) {
       const bool filled = column < steps && column <= j;
-      *to = filled ? tile[column * uint(W + 1) + j] : zero<T>();
+      *to =
+          filled ? scale(tile[column * uint(W + 1) + j], exponents[lane - column + j]) : zero<T>();
       to += r_rows;
     }
   }
@@ -386,36 +373,6 @@ inline int read_panel(
   return exponent;
 }
 
-// Columns of `rows` x `columns` from the threads that hold them, through `tile`: entry i of a part
-// is its row (i + turned) % ROWS. Rows above `begin` are left alone.
-template <typename T>
-inline void write_panel(
-    thread const T (&a)[ROWS],
-    device T* to,
-    uint begin,
-    uint rows,
-    uint columns,
-    uint stride,
-    uint turned,
-    uint parts,
-    Place place,
-    threadgroup T* tile) {
-  for (uint part = 0; part < parts; ++part) {
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (place.part == part) {
-#pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
-        tile[place.column * 33 + (uint(i) + turned) % uint(ROWS)] = a[i];
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint row = part * uint(ROWS) + place.column;
-    for (uint j = place.part; j < columns; j += parts) {
-      if (row >= begin && row < rows) to[ulong(j) * stride + row] = tile[j * 33 + place.column];
-    }
-  }
-}
-
 // Q and R of blocks of at most 32 columns, a threadgroup a block of `rows` rows, of which the last
 // may have fewer. R of all blocks stand below one another. With q_wanted = 0 there is no Q.
 template <typename T>
@@ -450,34 +407,68 @@ template <typename T>
   const int exponent = read_panel<T, PARTS>(
       a, A + long(group.y) * batch_stride + long(begin) * long(row_stride), height, n, row_stride,
       column_stride, place, shared + PIVOTS + SUMS);
-  const T tau = reduce_columns<T, 32, ROWS, PARTS>(
-      a, place, steps, exponent, tile, packed, shared + PIVOTS, pivot);
+  const T tau =
+      reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, tile, packed, shared + PIVOTS, pivot);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint r_rows = min(rows, n);
   device T* r = R + ulong(group.y) * groups.x * r_rows * n + group.x * r_rows;
   for (uint j = simd; j < n; j += parts) {
+    const int column_exponent = simd_shuffle(exponent, ushort(j));
     if (lane < r_rows) {
       const bool filled = lane < steps && lane <= j;
-      r[ulong(j) * groups.x * r_rows + lane] = filled ? tile[lane * 33 + j] : zero<T>();
+      r[ulong(j) * groups.x * r_rows + lane] =
+          filled ? scale(tile[lane * 33 + j], column_exponent) : zero<T>();
     }
   }
-  if (q_wanted != 0) {
-    if (simd == 0) {
+  if (q_wanted == 0) return;
+  // Q = I - V M with M = T V1^H, V1 being the top of V.
+  T x[32];
+  if (simd == 0) {
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
-        const uint row = (uint(i) + steps) % uint(ROWS);
-        if (row < steps && row > lane) a[i] = tile[row * 33 + lane];
-        if (row < steps && row == lane) a[i] = one<T>();
-      }
-      form_triangle<T>(tau, steps, lane, packed);
+    for (uint k = 0; k < 32; ++k) {
+      const T below = k < lane ? conj(tile[lane * 33 + k]) : zero<T>();
+      x[k] = lane < steps ? (k == lane ? one<T>() : below) : zero<T>();
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (simd == 0) multiply_top<T>(tau, steps, lane, packed, tile);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    form_rows<T>(a, place, steps, tile, shared + simd * 128);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    write_panel<T>(
-        a, Q + ulong(group.y) * m * n + begin, 0, height, n, m, steps, parts, place, tile);
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+      const uint row = (uint(i) + steps) % uint(ROWS);
+      if (row < steps && row > lane) a[i] = tile[row * 33 + lane];
+      if (row < steps && row == lane) a[i] = one<T>();
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simd == 0) {
+    multiply_triangle<T>(x, tau, steps, lane, packed, tile);
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) tile[lane * 33 + k] = x[k];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  device T* to = Q + ulong(group.y) * m * n + begin;
+  threadgroup T* four = shared + simd * 128;
+#pragma unroll(1)
+  for (uint i = 0; i < uint(ROWS); i += 4) {
+    const uint top = (i + steps) % uint(ROWS);
+    T sum[4];
+#pragma unroll
+    for (uint k = 0; k < 4; ++k) {
+      four[k * 32 + lane] = a[k];
+      sum[k] = simd == 0 && (top + k) % uint(ROWS) == lane ? one<T>() : zero<T>();
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(8)
+    for (uint k = 0; k < 32; ++k) {
+      const T entry = tile[lane * 33 + k];
+#pragma unroll
+      for (uint l = 0; l < 4; ++l) sum[l] = mul_sub(sum[l], four[l * 32 + k], entry);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (uint k = 0; k < 4; ++k) four[k * 32 + lane] = sum[k];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    write_rows<T>(four, to, simd, top, 0, height, n, m, lane);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (int k = 0; k < ROWS - 4; ++k) a[k] = a[k + 4];
   }
 }
 
@@ -512,23 +503,36 @@ template <typename T>
   T a[ROWS];
   const int exponent =
       read_panel<T, PARTS>(a, panel, height, width, 1u, m, place, shared + PIVOTS + SUMS);
-  const T own = reduce_columns<T, 32, ROWS, PARTS>(
-      a, place, steps, exponent, tile, packed, shared + PIVOTS, pivot);
+  const T own =
+      reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, tile, packed, shared + PIVOTS, pivot);
   if (simd == 0 && lane < steps) tau[ulong(group) * min(m, n) + first + lane] = own;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint j = simd; j < width; j += parts) {
-    if (lane < steps) panel[ulong(j) * m + lane] = tile[lane * 33 + j];
-  }
-  if (simd == 0) {
-    form_triangle<T>(own, steps, lane, packed);
-    device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
-    for (uint j = 0; j < WIDTH; ++j) {
-      T entry = lane == j && j < steps ? own : zero<T>();
-      if (lane < j && j < steps) entry = packed[packed_column(j) + lane];
-      out[j * WIDTH + lane] = entry;
+    const int column_exponent = simd_shuffle(exponent, ushort(j));
+    if (lane < steps) {
+      const T entry = tile[lane * 33 + j];
+      panel[ulong(j) * m + lane] = lane <= j ? scale(entry, column_exponent) : entry;
     }
   }
-  write_panel<T>(a, panel, steps, height, width, m, steps, parts, place, tile);
+  threadgroup T* four = shared + simd * 128;
+#pragma unroll
+  for (int i = 0; i < ROWS; i += 4) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) four[uint(k) * 32 + lane] = a[i + k];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    write_rows<T>(four, panel, simd, (uint(i) + steps) % uint(ROWS), steps, height, width, m, lane);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simd == 0) {
+    T x[32];
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) x[k] = k == lane && k < steps ? one<T>() : zero<T>();
+    multiply_triangle<T>(x, own, steps, lane, packed, tile);
+    device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) out[lane * WIDTH + k] = x[k];
+  }
 }
 
 // Q of each block of rows times its block of the Q of the blocks' R: the second step of TSQR.
@@ -597,22 +601,23 @@ template <typename T>
     const bool inside = lane < width && j < width;
     top[lane * 33 + j] = inside ? y[ulong(j) * height + lane] : zero<T>();
   }
-  for (uint k = 0; k < width; ++k) {
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    const T corner = top[k * 33 + k];
-    const Real sign = real_part(corner) > Real(0) ? Real(-1) : Real(1);
-    const T pivot = one<T>() - mul(from_real<T>(sign), corner);
-    const T l = quotient(mul(from_real<T>(-sign), top[lane * 33 + k]), pivot);
-    if (lane > k) {
-      for (uint j = k + 1 + walker; j < width; j += 4) {
-        top[lane * 33 + j] = mul_sub(top[lane * 33 + j], l, top[k * 33 + j]);
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (walker == 0 && lane > k) top[lane * 33 + k] = l;
-    if (tid == k) {
-      top[k * 33 + k] = pivot;
-      signs[k] = sign;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (walker == 0) {
+    // A row a lane; entry 0 stands in column k at step k.
+    T a[WIDTH];
+#pragma unroll
+    for (uint j = 0; j < WIDTH; ++j) a[j] = top[lane * 33 + j];
+    const Pivot<T> pivot = {u, WIDTH};
+#pragma unroll(1)
+    for (uint k = 0; k < width; ++k) {
+      threadgroup const T* x = share<T, int(WIDTH)>(a, lane == k, pivot.at(k));
+      const Real sign = real_part(x[0]) > Real(0) ? Real(-1) : Real(1);
+      const T corner = one<T>() - mul(from_real<T>(sign), x[0]);
+      const T l = lane > k ? quotient(mul(from_real<T>(-sign), a[0]), corner) : zero<T>();
+      top[lane * 33 + k] = lane > k ? l : (lane == k ? corner : a[0]);
+      if (lane == k) signs[k] = sign;
+#pragma unroll
+      for (uint j = 1; j < WIDTH; ++j) a[j - 1] = mul_sub(a[j], l, x[j]);
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -923,11 +928,12 @@ template <typename T>
       x[l] = reflector_entry(reflectors, row, l, width, m);
       if (l < width) V[begin + ulong(l) * height] = x[l];
     }
-    for (uint c = 0; c < width; ++c) {
+#pragma unroll(4)
+    for (uint c = 0; c < WIDTH; ++c) {
       T minus = zero<T>();
 #pragma unroll
       for (uint l = 0; l < WIDTH; ++l) minus = mul_sub(minus, x[l], t[c * WIDTH + l]);
-      VT[begin + ulong(c) * height] = zero<T>() - minus;
+      if (c < width) VT[begin + ulong(c) * height] = zero<T>() - minus;
     }
   }
 }
