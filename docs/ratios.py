@@ -24,7 +24,7 @@ Judged: TypeAlias = tuple[str, testing.Ratios, testing.Ratios]
 
 def _system(A: Tensor) -> Tensor:
     """Right-hand sides of solutions near 1, so that none overflows where A nearly does."""
-    X = testing.random((*A.shape[:-1], COLUMNS), A.dtype, seed=2)
+    X = testing.random((*A.shape[:-2], A.shape[-1], COLUMNS), A.dtype, seed=2)
     wide = torch.complex128 if A.is_complex() else torch.float64
     return (A.to(wide) @ X.to(wide)).to(A.dtype)
 
