@@ -280,7 +280,7 @@ def lstsq_ratio(A: Array, X: Array, B: Array) -> Ratios:
     the larger of ||b - A x|| / (sqrt(n) ||A|| ||x|| eps) and the same of what x has outside the
     rows of A, ||x - P x|| / (sqrt(n) ||x|| eps). LAPACK's xQRT17, xQRT16 and xQRT14, but in 2-norms
     (Frobenius' for A) and with the root of the size, for rounding errors add up at random (Higham,
-    Mary, SIAM J. Sci. Comput. 41, 2019): in 1-norms and times the size itself any x would pass for
+    Mary, SIAM J. Sci. Comput. 41, 2019): in 1-norms and times the size itself x = 0 would pass for
     a matrix of 10^6 rows. X with one dimension less than A is a vector, or a batch of them.
     """
     eps = _eps(X)

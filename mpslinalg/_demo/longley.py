@@ -1,4 +1,4 @@
-"""Longley's regression of US employment, on which programs of 1967 disagreed in the first digit.
+"""Longley's regression of US employment, on which the programs of 1967 disagreed.
 
 Total employment on six economic series and a constant, 1947-1962: columns that are nearly
 dependent, with a condition of 5e9. In float64 the table goes into `lstsq` as it is. In float32 its
