@@ -84,7 +84,7 @@ def table() -> Array:
 
 def regression(X: Tensor, y: Tensor) -> tuple[Array, Array, float]:
     """Coefficients, the inverse of R, and the norm of the residual; all further work is float64."""
-    result = LA.lstsq(X, y.unsqueeze(-1))
+    result = LA.lstsq(X, y.unsqueeze(-1), driver="gels")
     R = LA.qr(X, mode="r").R
     inverse = LA.solve_triangular(R, torch.eye(len(R), dtype=R.dtype, device=R.device), upper=True)
     solution, inverse = (x.double().cpu() for x in (result.solution[:, 0], inverse))
