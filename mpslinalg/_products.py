@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from mpslinalg._engines import flattened, kernel, scalar, strides
+from mpslinalg._engines import empty, flattened, gemm, kernel, scalar, strides
 
 # Sides of C up to which our product is launched. Beyond, a GEMM's speed outweighs what torch spends
 # on a call: 25 us of the host on an H200, five times a launch of ours.
@@ -27,15 +26,15 @@ def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     alone = _memory(C) not in (_memory(A), _memory(B))
     if max(C.shape[-2:]) <= PRODUCT and alone and not B.is_conj():
         _launch(C, A, B)
-    elif C.is_cuda and torch.backends.cuda.matmul.allow_tf32:
-        # TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold.
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
-            C.baddbmm_(A, B, alpha=-1)
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = True
     else:
-        C.baddbmm_(A, B, alpha=-1)
+        gemm(C, A, B, 1, -1)
+
+
+def product(A: Tensor, B: Tensor) -> Tensor:
+    """A B by torch's GEMM, for batches of strided matrices, in full float32 precision."""
+    C = empty((*A.shape[:2], B.shape[-1]), A)
+    gemm(C, A, B, 0, 1)
+    return C
 
 
 def _memory(matrices: Tensor) -> int:

@@ -7,31 +7,32 @@ from torch import Tensor
 
 from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import copy
+from mpslinalg._products import copy, product, subtract_product
 from mpslinalg._simdgroups import lanes, whole
 
 # A column in each lane of a simdgroup, and the columns of a panel.
 WIDTH = 32
-# Bytes of the rows of one column of a panel, in one threadgroup: 512 threads of 32 rows.
-COLUMN_BYTES = 4096
+# Rows of a panel that one threadgroup holds: 512 threads of 32 rows of every column.
 MAX_ROWS = 512
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name in ("householder_product", "ormqr"):
-        return "qr_triangle, qr_apply"
+        return "qr_triangle, qr_apply" if m <= _rows(dtype) else "qr_triangle, qr_expand, matmul"
     if name == "qr" and max(m, n) <= WIDTH:
         return "qr_simd"
     if name == "qr" and n <= WIDTH:
         return "qr_group" if m <= _rows(dtype) else "qr_group, qr_combine"
-    blocked = f"qr_panel of {WIDTH} columns, qr_triangle, qr_update"
+    if m > _rows(dtype):
+        return f"qr_group for panels of {WIDTH} columns, qr_reconstruct, qr_expand, matmul"
+    blocked = f"qr_panel of {WIDTH} columns, qr_update"
     return f"{blocked}, qr_apply" if name == "qr" else blocked
 
 
 def _rows(dtype: torch.dtype) -> int:
-    """Rows of a panel that one threadgroup holds."""
-    return min(COLUMN_BYTES // dtype.itemsize, MAX_ROWS)
+    """Rows of a panel that one threadgroup holds, with what its threads tell each other."""
+    return MAX_ROWS if dtype.itemsize <= 8 else MAX_ROWS // 8
 
 
 def _sides(m: int, n: int, mode: str) -> tuple[int, int]:
@@ -56,7 +57,7 @@ def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
         _tall(matrices, flattened(Q) if columns else empty((1,), A), flattened(R), columns != 0)
     else:
         factor, tau = empty(matrices.shape, A), _empty_tau(matrices, min(m, n))
-        triangles = _factor(matrices, factor, tau, True)
+        triangles = _factor(matrices, factor, tau)
         kernel("qr", "qr_upper", scalar(A.dtype))(
             factor, R, m, n, rows, threads=(rows, n, len(factor)), group=(32, 1, 1)
         )
@@ -110,9 +111,8 @@ def _empty_triangles(matrices: Tensor, count: int) -> Tensor:
     return empty((matrices.shape[0], -(-count // WIDTH), WIDTH, WIDTH), matrices)
 
 
-def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tensor:
-    """Reflectors below R, and tau. Returns the triangular factors of the blocks of reflectors, of
-    the last block only if they are wanted."""
+def _factor(matrices: Tensor, factor: Tensor, tau: Tensor) -> Tensor:
+    """Reflectors below R, and tau. Returns the triangular factors of the blocks of reflectors."""
     batch, m, n = matrices.shape
     steps = min(m, n)
     triangles = _empty_triangles(matrices, steps)
@@ -123,10 +123,10 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tens
     for block in range(blocks):
         first = block * WIDTH
         last = min(first + WIDTH, steps)
-        _panel(factor, tau, workspace, first, last)
-        if wanted or last < n:
-            _triangles(factor, tau, triangles, block, 1)
-        if last < n:
+        _panel(factor, tau, triangles, workspace, first, last)
+        if last < n and m - first > _rows(factor.dtype):
+            _apply(factor, triangles, factor[:, first:, last:], first, steps, True, False)
+        elif last < n:
             update(
                 factor, triangles, m, n, first, last, blocks,
                 threads=(256 * -(-(n - last) // WIDTH), batch), group=(256, 1),
@@ -134,29 +134,25 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tens
     return triangles
 
 
-def _panel(factor: Tensor, tau: Tensor, workspace: Tensor, first: int, last: int) -> None:
+def _panel(
+    factor: Tensor, tau: Tensor, triangles: Tensor, workspace: Tensor, first: int, last: int
+) -> None:
+    """Reflectors of a panel, and their triangular factor."""
     batch, m, n = factor.shape
     height, width = m - first, last - first
     if height <= _rows(factor.dtype):
         threads = whole(height)
         kernel("qr", "qr_panel", scalar(factor.dtype))(
-            factor, tau, m, n, first, last, threads=(threads * batch,), group=(threads,)
-        )
+            factor, tau, triangles, m, n, first, last, triangles.shape[1],
+            threads=(threads * batch,), group=(threads,),
+        )  # fmt: skip
         return
     Y = workspace[: batch * height * width].view(batch, width, height).mT
     R = empty((batch, width, width), factor)
     _tall(factor[:, first:, first:last], Y, R, True)
     kernel("qr", "qr_reconstruct", scalar(factor.dtype))(
-        Y, R, factor, tau, m, n, first, width,
+        Y, R, factor, tau, triangles, m, n, first, width, triangles.shape[1],
         threads=(128 * -(-height // 128), batch), group=(128, 1),
-    )  # fmt: skip
-
-
-def _triangles(factor: Tensor, tau: Tensor, triangles: Tensor, block: int, count: int) -> None:
-    batch, m, n = factor.shape
-    kernel("qr", "qr_triangle", scalar(factor.dtype))(
-        factor, tau, triangles, m, n, tau.shape[-1], block, triangles.shape[1],
-        threads=(256 * count, batch), group=(256, 1),
     )  # fmt: skip
 
 
@@ -186,6 +182,19 @@ def _apply(
     """The block of reflectors from `first` on, of `count`, times C or its conjugate."""
     batch, m, n = factor.shape
     columns, width = C.shape[-1], min(WIDTH, count - first)
+    if m - first > _rows(factor.dtype):
+        height = m - first
+        V, VT = (empty((batch, height, width), factor) for _ in range(2))
+        kernel("qr", "qr_expand", scalar(factor.dtype))(
+            factor, triangles, V, VT, m, n, first, width, triangles.shape[1], adjoint,
+            threads=(128 * -(-height // 128), batch), group=(128, 1),
+        )  # fmt: skip
+        if conjugated:
+            C = C.mT
+            subtract_product(C, product(C, V), VT.mH)
+        else:
+            subtract_product(C, VT, product(V.mH, C))
+        return
     kernel("qr", "qr_apply", scalar(factor.dtype))(
         factor, triangles, C, m, n, first, width, triangles.shape[1], columns, *strides(C),
         adjoint, conjugated,
@@ -198,7 +207,7 @@ def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:
     factor, tau = _geqrf_fake(A)
     if A.numel() != 0:
         matrices = flattened(A)
-        _factor(matrices, flattened(factor), tau.view(matrices.shape[0], -1), False)
+        _factor(matrices, flattened(factor), tau.view(matrices.shape[0], -1))
     return factor, tau
 
 
@@ -217,7 +226,11 @@ def _reflectors(A: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     count = tau.shape[-1]
     triangles = _empty_triangles(factor, count)
     tau = tau.resolve_conj().resolve_neg().reshape(-1, count).contiguous()
-    _triangles(factor, tau, triangles, 0, triangles.shape[1])
+    batch, m, n = factor.shape
+    blocks = triangles.shape[1]
+    kernel("qr", "qr_triangle", scalar(factor.dtype))(
+        factor, tau, triangles, m, n, count, threads=(256 * blocks, batch), group=(256, 1)
+    )
     return factor, triangles
 
 

@@ -8,7 +8,10 @@ constexpr constant int ROWS = 32;
 // Two buffers of sums, one for each part, and the top row.
 template <int PARTS> inline constexpr int sums_size() { return PARTS == 1 ? 1 : (PARTS + 1) * 32; }
 // Parts that leave room in threadgroup memory.
-template <typename T> inline constexpr int max_parts() { return sizeof(T) > 8 ? 8 : 16; }
+template <typename T> inline constexpr int max_parts() { return sizeof(T) > 8 ? 2 : 16; }
+// Entries above the diagonal of a triangular factor, by columns: (i, k) is k (k - 1) / 2 + i.
+constexpr constant uint PACKED = 32 * 31 / 2;
+inline uint packed_column(uint k) { return k * (k - 1) / 2; }
 
 template <typename T> inline real_t<T> real_part(T a) {
   if constexpr (scalar_traits<T>::complex) {
@@ -88,10 +91,30 @@ inline T sum_parts(T value, thread T& top, Place place, threadgroup T* sums) {
   }
 }
 
+// What the lanes of a team read of the column whose turn it is, kept twice: a step's writes never
+// meet the reads of the step before.
+template <typename T> struct Pivot {
+  threadgroup T* entries;
+  uint stride;
+
+  threadgroup T* at(uint step) const thread { return entries + (step & 1) * stride; }
+};
+
+template <typename T, int N>
+inline threadgroup const T* share(thread const T (&a)[N], bool own, threadgroup T* entries) {
+  if (own) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) entries[i] = a[i];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  return entries;
+}
+
 // Householder's reduction of the columns in the lanes of a team, `steps` of them, each column
 // divided by 2^exponent. Part 0 holds the top rows: row k stands at entry 0 at step k, then goes to
 // `top` as LAPACK's geqrf leaves it, and every part turns its entries by one. Returns the column's
-// tau; below the top rows v is left.
+// tau; below the top rows v is left. `gram` gets the products v_i^H v_k, packed; the columns on the
+// left have them in hand.
 template <typename T, int W, int N, int PARTS>
 inline T reduce_columns(
     thread T (&a)[N],
@@ -99,39 +122,45 @@ inline T reduce_columns(
     uint steps,
     int exponent,
     threadgroup T* top,
-    threadgroup T* sums) {
+    threadgroup T* gram,
+    threadgroup T* sums,
+    Pivot<T> pivot) {
   const bool head = place.part == 0;
   T tau = zero<T>();
   T inverse = one<T>();
 #pragma unroll(1)
   for (uint k = 0; k < steps; ++k) {
     const ushort source = ushort(place.first_lane + k);
-    const T x = simd_shuffle(a[0], source);
-    T minus = head ? zero<T>() : mul_sub(zero<T>(), conj(x), a[0]);
+    threadgroup const T* x = share<T, N>(a, place.column == k, pivot.at(k));
+    // Two sums: a product need not wait for the one before.
+    T minus[2] = {head ? zero<T>() : mul_sub(zero<T>(), conj(x[0]), a[0]), zero<T>()};
 #pragma unroll
-    for (int i = 1; i < N; ++i) minus = mul_sub(minus, conj(simd_shuffle(a[i], source)), a[i]);
+    for (int i = 1; i < N; ++i) minus[i % 2] = mul_sub(minus[i % 2], conj(x[i]), a[i]);
     T entry = a[0];
     threadgroup T* buffer = sums + (k & 1) * uint(sums_size<PARTS>());
-    const T products = zero<T>() - sum_parts<T, PARTS>(minus, entry, place, buffer);
+    const T products = zero<T>() - sum_parts<T, PARTS>(minus[0] + minus[1], entry, place, buffer);
     const Reflector<T> h =
         reflector<T>(simd_shuffle(entry, source), real_part(simd_shuffle(products, source)));
     // f = conj(tau) v^H a; of the columns on the left v is what is left to scale.
     const bool right = place.column > k;
-    T f = mul(conj(h.tau), entry + mul(conj(h.inverse), products));
-    if (!right) f = zero<T>();
+    const T whole = entry + mul(conj(h.inverse), products);
+    const T f = right ? mul(conj(h.tau), whole) : zero<T>();
     const T g = mul(h.inverse, f);
     if (head) {
       T left = scale(right ? entry - f : from_real<T>(h.beta), exponent);
       if (place.column < k) left = mul(entry, inverse);
       top[k * uint(W + 1) + place.column] = left;
+      if constexpr (PARTS > 1) {
+        if (place.column < k) gram[packed_column(k) + place.column] = conj(mul(inverse, whole));
+      }
     }
     if (place.column == k) {
       tau = h.tau;
       inverse = h.inverse;
     }
-    const T first = head ? zero<T>() : mul_sub(a[0], x, g);
+    const T first = head ? zero<T>() : mul_sub(a[0], x[0], g);
 #pragma unroll
-    for (int i = 1; i < N; ++i) a[i - 1] = mul_sub(a[i], simd_shuffle(a[i], source), g);
+    for (int i = 1; i < N; ++i) a[i - 1] = mul_sub(a[i], x[i], g);
     a[N - 1] = first;
   }
 #pragma unroll
@@ -139,56 +168,113 @@ inline T reduce_columns(
   return tau;
 }
 
-// The columns of Q = H_0 ... H_(steps - 1) in place of what reduce_columns left, last reflector
-// first; the entries turn back. Columns without a reflector begin as those of the identity.
-template <typename T, int W, int N, int PARTS>
+// The columns of Q = H_0 ... H_(steps - 1) in place of what reduce_columns left in a team's lanes,
+// last reflector first; the entries turn back. Columns without a reflector begin as those of the
+// identity.
+template <typename T, int W>
 inline void form_columns(
-    thread T (&a)[N],
-    Place place,
-    uint steps,
-    T tau,
-    threadgroup const T* top,
-    threadgroup T* sums) {
-  const bool head = place.part == 0;
+    thread T (&a)[W], Place place, uint steps, T tau, threadgroup const T* top, Pivot<T> pivot) {
   if (place.column >= steps) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      a[i] = head && steps + uint(i) == place.column ? one<T>() : zero<T>();
-    }
+    for (int i = 0; i < W; ++i) a[i] = steps + uint(i) == place.column ? one<T>() : zero<T>();
   }
 #pragma unroll(1)
   for (uint step = 0; step < steps; ++step) {
     const uint k = steps - 1 - step;
-    const ushort source = ushort(place.first_lane + k);
-    const T last = a[N - 1];
-    const T x = simd_shuffle(last, source);
-    T minus = head ? zero<T>() : mul_sub(zero<T>(), conj(x), last);
+    threadgroup const T* x = share<T, W>(a, place.column == k, pivot.at(step));
+    T products[2] = {zero<T>(), zero<T>()};
 #pragma unroll
-    for (int i = 1; i < N; ++i) {
-      minus = mul_sub(minus, conj(simd_shuffle(a[i - 1], source)), a[i - 1]);
+    for (int i = 1; i < W; ++i) {
+      products[i % 2] = mul_sub(products[i % 2], conj(x[i - 1]), a[i - 1]);
     }
-    T unused = zero<T>();
-    threadgroup T* buffer = sums + (k & 1) * uint(sums_size<PARTS>());
-    const T products = zero<T>() - sum_parts<T, PARTS>(minus, unused, place, buffer);
-    const T factor = simd_shuffle(tau, source);
+    const T factor = simd_shuffle(tau, ushort(place.first_lane + k));
     T g = zero<T>();
     T first = zero<T>();
     if (place.column > k) {
-      g = mul(factor, products);
+      g = mul(factor, zero<T>() - (products[0] + products[1]));
       first = zero<T>() - g;
     } else if (place.column == k) {
       // v - (1 + tau) v
       g = one<T>() + factor;
       first = one<T>() - factor;
-    } else if (head) {
+    } else {
       first = top[k * uint(W + 1) + place.column];
     }
-    if (!head) first = mul_sub(last, x, g);
 #pragma unroll
-    for (int i = N - 1; i > 0; --i) {
-      a[i] = mul_sub(a[i - 1], simd_shuffle(a[i - 1], source), g);
-    }
+    for (int i = W - 1; i > 0; --i) a[i] = mul_sub(a[i - 1], x[i - 1], g);
     a[0] = first;
+  }
+}
+
+// The triangular factor T of a block of reflectors (LAPACK's larft) in place of the products
+// v_i^H v_k: T(0:k, k) = -tau_k T(0:k, 0:k) V^H v_k, a row a lane of one simdgroup.
+template <typename T>
+inline void form_triangle(T tau, uint steps, uint lane, threadgroup T* packed) {
+  for (uint k = 1; k < steps; ++k) {
+    threadgroup T* column = packed + packed_column(k);
+    T minus = zero<T>();
+    if (lane < k) {
+      minus = mul_sub(minus, tau, column[lane]);
+      for (uint l = lane + 1; l < k; ++l) {
+        minus = mul_sub(minus, packed[packed_column(l) + lane], column[l]);
+      }
+    }
+    const T factor = simd_shuffle(tau, ushort(k));
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    if (lane < k) column[lane] = mul(factor, minus);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// M = T V1^H as M(k, c) = top[c * 33 + k] in place of row c of V1, the top of V, by one simdgroup:
+// of row c an entry is not needed any more once M has one there.
+template <typename T>
+inline void multiply_top(
+    T tau, uint steps, uint lane, threadgroup const T* packed, threadgroup T* top) {
+  threadgroup T* row = top + lane * 33;
+  for (uint k = 0; k < WIDTH; ++k) {
+    const T factor = simd_shuffle(tau, ushort(k));
+    T minus = zero<T>();
+    if (k <= lane && lane < steps) {
+      minus = mul_sub(minus, factor, k == lane ? one<T>() : conj(row[k]));
+      for (uint l = k + 1; l <= lane; ++l) {
+        const T entry = l == lane ? one<T>() : conj(row[l]);
+        minus = mul_sub(minus, packed[packed_column(l) + k], entry);
+      }
+    }
+    row[k] = zero<T>() - minus;
+  }
+}
+
+// The first columns of I - V M in place of V, four rows at a time, which the lanes of a part show
+// each other in `rows`. Entry i of a part is its row (i + turned) % ROWS.
+template <typename T>
+inline void form_rows(
+    thread T (&a)[ROWS],
+    Place place,
+    uint turned,
+    threadgroup const T* product,
+    threadgroup T* rows) {
+  threadgroup const T* own = product + place.column * 33;
+#pragma unroll(1)
+  for (uint i = 0; i < uint(ROWS); i += 4) {
+    T sum[4];
+#pragma unroll
+    for (uint r = 0; r < 4; ++r) {
+      rows[r * 32 + place.column] = a[r];
+      const bool diagonal = place.part == 0 && (i + r + turned) % uint(ROWS) == place.column;
+      sum[r] = diagonal ? one<T>() : zero<T>();
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(8)
+    for (uint k = 0; k < WIDTH; ++k) {
+      const T entry = own[k];
+#pragma unroll
+      for (uint r = 0; r < 4; ++r) sum[r] = mul_sub(sum[r], rows[r * 32 + k], entry);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) a[r] = r < ROWS - 4 ? a[r + 4] : sum[r + 4 - ROWS];
   }
 }
 
@@ -218,12 +304,14 @@ kernel void qr_simd(
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr uint TEAMS = 32 / W;
   THREADGROUP_ARRAY(T, tiles, (W * (W + 1) * TEAMS));
+  THREADGROUP_ARRAY(T, pivots, 2 * 32);
   const uint column = lane % uint(W);
   const uint matrix = group * TEAMS + lane / uint(W);
   const bool active = matrix < batch;
   const uint steps = min(m, n);
   threadgroup T* tile = tiles + lane / uint(W) * uint(W * (W + 1));
   const Place place = {column, lane - column, 0, 1};
+  const Pivot<T> pivot = {pivots + (lane - column), 32};
 
   T a[W];
   real_t<T> largest = real_t<T>(0);
@@ -239,7 +327,7 @@ kernel void qr_simd(
 #pragma unroll
   for (int i = 0; i < W; ++i) a[i] = scale(a[i], -exponent);
 
-  const T tau = reduce_columns<T, W, W, 1>(a, place, steps, exponent, tile, tile);
+  const T tau = reduce_columns<T, W, W, 1>(a, place, steps, exponent, tile, tile, tile, pivot);
   simdgroup_barrier(mem_flags::mem_threadgroup);
   if (active && column < r_rows) {
     device T* to = R + ulong(matrix) * r_rows * n + column;
@@ -250,7 +338,7 @@ kernel void qr_simd(
     }
   }
   if (q_columns > 0) {
-    form_columns<T, W, W, 1>(a, place, steps, tau, tile, tile);
+    form_columns<T, W>(a, place, steps, tau, tile, pivot);
     simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
     for (int i = 0; i < W; ++i) tile[column * uint(W + 1) + uint(i)] = a[i];
@@ -266,6 +354,7 @@ kernel void qr_simd(
 }
 
 // The thread's part of a column of `rows` x n, scaled; returns the exponent that was taken out.
+// `maxima` may be written anew after a barrier.
 template <typename T, int PARTS>
 inline int read_panel(
     thread T (&a)[ROWS],
@@ -275,7 +364,7 @@ inline int read_panel(
     uint row_stride,
     uint column_stride,
     Place place,
-    threadgroup real_t<T>* maxima) {
+    threadgroup T* maxima) {
   const uint first = place.part * uint(ROWS);
   device const T* from =
       matrix + long(first) * long(row_stride) + long(place.column) * long(column_stride);
@@ -286,9 +375,11 @@ inline int read_panel(
     from += row_stride;
     largest = max(largest, largest_part(a[i]));
   }
-  maxima[place.part * 32 + place.column] = largest;
+  maxima[place.part * 32 + place.column] = from_real<T>(largest);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint p = 0; p < place.parts; ++p) largest = max(largest, maxima[p * 32 + place.column]);
+  for (uint p = 0; p < place.parts; ++p) {
+    largest = max(largest, real_part(maxima[p * 32 + place.column]));
+  }
   const int exponent = exponent_of(largest);
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) a[i] = scale(a[i], -exponent);
@@ -345,18 +436,22 @@ template <typename T>
     uint simd [[simdgroup_index_in_threadgroup]],
     uint parts [[simdgroups_per_threadgroup]]) {
   constexpr int PARTS = max_parts<T>();
+  constexpr int PIVOTS = 2 * PARTS * ROWS;
+  constexpr int SUMS = sums_size<PARTS>();
   THREADGROUP_ARRAY(T, tile, 32 * 33);
-  THREADGROUP_ARRAY(T, sums, (2 * sums_size<PARTS>()));
+  THREADGROUP_ARRAY(T, packed, PACKED);
+  THREADGROUP_ARRAY(T, shared, (PIVOTS + 2 * SUMS));
   const Place place = {lane, 0, simd, parts};
+  const Pivot<T> pivot = {shared + simd * uint(ROWS), uint(PARTS * ROWS)};
   const uint begin = group.x * rows;
   const uint height = min(rows, m - begin);
   const uint steps = min(height, n);
   T a[ROWS];
-  THREADGROUP_ARRAY(real_t<T>, maxima, PARTS * 32);
   const int exponent = read_panel<T, PARTS>(
       a, A + long(group.y) * batch_stride + long(begin) * long(row_stride), height, n, row_stride,
-      column_stride, place, maxima);
-  const T tau = reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, exponent, tile, sums);
+      column_stride, place, shared + PIVOTS + SUMS);
+  const T tau = reduce_columns<T, 32, ROWS, PARTS>(
+      a, place, steps, exponent, tile, packed, shared + PIVOTS, pivot);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint r_rows = min(rows, n);
   device T* r = R + ulong(group.y) * groups.x * r_rows * n + group.x * r_rows;
@@ -367,41 +462,71 @@ template <typename T>
     }
   }
   if (q_wanted != 0) {
-    form_columns<T, 32, ROWS, PARTS>(a, place, steps, tau, tile, sums);
-    write_panel<T>(a, Q + ulong(group.y) * m * n + begin, 0, height, n, m, 0, parts, place, tile);
+    if (simd == 0) {
+#pragma unroll
+      for (int i = 0; i < ROWS; ++i) {
+        const uint row = (uint(i) + steps) % uint(ROWS);
+        if (row < steps && row > lane) a[i] = tile[row * 33 + lane];
+        if (row < steps && row == lane) a[i] = one<T>();
+      }
+      form_triangle<T>(tau, steps, lane, packed);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (simd == 0) multiply_top<T>(tau, steps, lane, packed, tile);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    form_rows<T>(a, place, steps, tile, shared + simd * 128);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    write_panel<T>(
+        a, Q + ulong(group.y) * m * n + begin, 0, height, n, m, steps, parts, place, tile);
   }
 }
 
 // LAPACK's geqr2 in place on the columns [first, last) of a column-major m x n matrix from row
-// `first` on, a threadgroup a matrix.
+// `first` on, and the triangular factor of their reflectors, a threadgroup a matrix.
 template <typename T>
 [[max_total_threads_per_threadgroup(512)]] kernel void qr_panel(
     device T* A [[buffer(0)]],
     device T* tau [[buffer(1)]],
-    constant uint& m [[buffer(2)]],
-    constant uint& n [[buffer(3)]],
-    constant uint& first [[buffer(4)]],
-    constant uint& last [[buffer(5)]],
+    device T* triangles [[buffer(2)]],
+    constant uint& m [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& first [[buffer(5)]],
+    constant uint& last [[buffer(6)]],
+    constant uint& blocks [[buffer(7)]],
     uint group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint parts [[simdgroups_per_threadgroup]]) {
   constexpr int PARTS = max_parts<T>();
+  constexpr int PIVOTS = 2 * PARTS * ROWS;
+  constexpr int SUMS = sums_size<PARTS>();
   THREADGROUP_ARRAY(T, tile, 32 * 33);
-  THREADGROUP_ARRAY(T, sums, (2 * sums_size<PARTS>()));
-  THREADGROUP_ARRAY(real_t<T>, maxima, PARTS * 32);
+  THREADGROUP_ARRAY(T, packed, PACKED);
+  THREADGROUP_ARRAY(T, shared, (PIVOTS + 2 * SUMS));
   const Place place = {lane, 0, simd, parts};
+  const Pivot<T> pivot = {shared + simd * uint(ROWS), uint(PARTS * ROWS)};
   const uint height = m - first;
   const uint width = last - first;
   const uint steps = min(height, width);
   device T* panel = A + (ulong(group) * n + first) * m + first;
   T a[ROWS];
-  const int exponent = read_panel<T, PARTS>(a, panel, height, width, 1u, m, place, maxima);
-  const T own = reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, exponent, tile, sums);
+  const int exponent =
+      read_panel<T, PARTS>(a, panel, height, width, 1u, m, place, shared + PIVOTS + SUMS);
+  const T own = reduce_columns<T, 32, ROWS, PARTS>(
+      a, place, steps, exponent, tile, packed, shared + PIVOTS, pivot);
   if (simd == 0 && lane < steps) tau[ulong(group) * min(m, n) + first + lane] = own;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint j = simd; j < width; j += parts) {
     if (lane < steps) panel[ulong(j) * m + lane] = tile[lane * 33 + j];
+  }
+  if (simd == 0) {
+    form_triangle<T>(own, steps, lane, packed);
+    device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+    for (uint j = 0; j < WIDTH; ++j) {
+      T entry = lane == j && j < steps ? own : zero<T>();
+      if (lane < j && j < steps) entry = packed[packed_column(j) + lane];
+      out[j * WIDTH + lane] = entry;
+    }
   }
   write_panel<T>(a, panel, steps, height, width, m, steps, parts, place, tile);
 }
@@ -444,17 +569,20 @@ template <typename T>
 // Reflectors whose first columns are the orthonormal columns of Y, up to signs: with those as the
 // diagonal of D, I - Y D = V U by elimination that needs no pivots, tau is the diagonal of U, and R
 // becomes D R (Ballard, Demmel, Grigori, Jacquelin, Knight, Nguyen, 2015). They replace the panel
-// from row and column `first` of A on. Each threadgroup eliminates, and takes 128 rows.
+// from row and column `first` of A on. Each threadgroup eliminates, and takes 128 rows; the first
+// also solves T V1^H = U for the block's triangular factor, V1 being the top of V.
 template <typename T>
 [[max_total_threads_per_threadgroup(128)]] kernel void qr_reconstruct(
     device const T* Y [[buffer(0)]],
     device const T* R [[buffer(1)]],
     device T* A [[buffer(2)]],
     device T* tau [[buffer(3)]],
-    constant uint& m [[buffer(4)]],
-    constant uint& n [[buffer(5)]],
-    constant uint& first [[buffer(6)]],
-    constant uint& width [[buffer(7)]],
+    device T* triangles [[buffer(4)]],
+    constant uint& m [[buffer(5)]],
+    constant uint& n [[buffer(6)]],
+    constant uint& first [[buffer(7)]],
+    constant uint& width [[buffer(8)]],
+    constant uint& blocks [[buffer(9)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
@@ -516,6 +644,22 @@ template <typename T>
 #pragma unroll
     for (uint j = 0; j < WIDTH; ++j) {
       if (j < width) panel[ulong(j) * m + row] = x[j];
+    }
+  }
+  if (group.x == 0) {
+    T x[WIDTH];
+#pragma unroll
+    for (uint j = 0; j < WIDTH; ++j) {
+      x[j] = lane <= j && j < width ? u[lane * 32 + j] : zero<T>();
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint j = walker; j < WIDTH; j += 4) u[j * 32 + lane] = conj(top[lane * 33 + j]);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (tid < WIDTH) {
+      substitute<T, WIDTH, true>(x, u, width, true);
+      device T* out = triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+#pragma unroll
+      for (uint j = 0; j < WIDTH; ++j) out[j * WIDTH + tid] = x[j];
     }
   }
 }
@@ -606,14 +750,12 @@ template <typename T>
     constant uint& m [[buffer(3)]],
     constant uint& n [[buffer(4)]],
     constant uint& count [[buffer(5)]],
-    constant uint& block [[buffer(6)]],
-    constant uint& blocks [[buffer(7)]],
     uint2 group [[threadgroup_position_in_grid]],
+    uint2 groups [[threadgroups_per_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   THREADGROUP_ARRAY(T, v, block_size<T>());
   THREADGROUP_ARRAY(T, gram, 32 * 33);
-  const uint own = block + group.x;
-  const uint first = own * WIDTH;
+  const uint first = group.x * WIDTH;
   const uint width = min(WIDTH, count - first);
   device const T* V = A + (ulong(group.y) * n + first) * m + first;
   T minus[4][4];
@@ -625,7 +767,7 @@ template <typename T>
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   gather_products<T>(minus, gram, tid);
-  device T* out = triangles + (ulong(group.y) * blocks + own) * (WIDTH * WIDTH);
+  device T* out = triangles + (ulong(group.y) * groups.x + group.x) * (WIDTH * WIDTH);
   if (tid < WIDTH) {
     // A row a lane: column k is -tau_k T(0:k, 0:k) V^H v_k, kept as row k below the diagonal.
     for (uint k = 0; k < WIDTH; ++k) {
@@ -748,7 +890,49 @@ template <typename T>
       c, w);
 }
 
-// The same, adjoint, on the columns from `last` on of the factor itself.
+// What products of tall matrices need of a block reflector: V, and V op(T). A row a thread.
+template <typename T>
+[[max_total_threads_per_threadgroup(128)]] kernel void qr_expand(
+    device const T* A [[buffer(0)]],
+    device const T* triangles [[buffer(1)]],
+    device T* V [[buffer(2)]],
+    device T* VT [[buffer(3)]],
+    constant uint& m [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant uint& first [[buffer(6)]],
+    constant uint& width [[buffer(7)]],
+    constant uint& blocks [[buffer(8)]],
+    constant uint& adjoint [[buffer(9)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, t, 32 * 32);
+  device const T* triangle =
+      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+  for (uint e = tid; e < WIDTH * WIDTH; e += 128) {
+    t[e] = adjoint != 0 ? conj(triangle[e % WIDTH * WIDTH + e / WIDTH]) : triangle[e];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint height = m - first;
+  const uint row = group.x * 128 + tid;
+  if (row < height) {
+    device const T* reflectors = A + (ulong(group.y) * n + first) * m + first;
+    const ulong begin = ulong(group.y) * height * width + row;
+    T x[WIDTH];
+#pragma unroll
+    for (uint l = 0; l < WIDTH; ++l) {
+      x[l] = reflector_entry(reflectors, row, l, width, m);
+      if (l < width) V[begin + ulong(l) * height] = x[l];
+    }
+    for (uint c = 0; c < width; ++c) {
+      T minus = zero<T>();
+#pragma unroll
+      for (uint l = 0; l < WIDTH; ++l) minus = mul_sub(minus, x[l], t[c * WIDTH + l]);
+      VT[begin + ulong(c) * height] = zero<T>() - minus;
+    }
+  }
+}
+
+// What qr_apply does, adjoint, on the columns from `last` on of the factor itself.
 template <typename T>
 [[max_total_threads_per_threadgroup(256)]] kernel void qr_update(
     device T* A [[buffer(0)]],
