@@ -62,7 +62,7 @@ CERTIFIED_RESIDUAL_DEVIATION = 304.854073561965
 CERTIFIED_DIGITS = 15
 FREEDOM = 9  # years less coefficients
 
-# Digits that must agree. The worst coefficient has 13.1 from the kernels on a CPU and 10.9 from
+# Digits that must agree. The worst coefficient has 13.2 from the kernels on a CPU and 10.9 from
 # LAPACK in float64, 4.9 and 4.7 in float32; the deviations have more.
 DIGITS = {torch.float64: 10.0, torch.float32: 4.0}
 
