@@ -16,7 +16,7 @@ from torch import Tensor
 import mpslinalg as LA
 from mpslinalg import __main__ as command
 from mpslinalg import _bench, _bench_table, _timing
-from mpslinalg._bench import measuring
+from mpslinalg._bench import lstsq, measuring
 
 CPU = torch.device("cpu")
 LU = _bench.FAMILIES["lu"]
@@ -148,6 +148,18 @@ def test_right_hand_sides_are_no_copy_of_the_matrix() -> None:
     A, B = _bench.Case(OPERATIONS["solve k=n"], 5, 3, torch.float32).inputs(CPU)
     assert A.shape == B.shape
     assert (A - B).abs().min() > 1e-6
+
+
+@pytest.mark.parametrize("sides", [0, 1])
+def test_the_gate_sees_a_wrong_fit_of_a_million_rows(sides: int) -> None:
+    assert lstsq.FAMILY.extra[-2 + sides][1:] == (1, 8)
+    for operation in (lstsq.FAMILY.operations[sides], lstsq.FAMILY.extra[-2 + sides][0]):
+        case = _bench.Case(operation, 1, 8, torch.float32)
+        inputs = case.inputs(CPU)
+        (X,) = case.call(torch.linalg, inputs)
+        assert case.judge(inputs, (X,)) < 1
+        with pytest.raises(_bench.WrongResult):
+            case.judge(inputs, (X * 1.01,))
 
 
 def test_determinants_stay_finite() -> None:
