@@ -123,10 +123,11 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor) -> Tensor:
     for block in range(blocks):
         first = block * WIDTH
         last = min(first + WIDTH, steps)
-        _panel(factor, tau, triangles, workspace, first, last)
-        if last < n and m - first > _rows(factor.dtype):
-            _apply(factor, triangles, factor[:, first:, last:], first, steps, True, False)
-        elif last < n:
+        if m - first > _rows(factor.dtype):
+            _tall_panel(factor, tau, triangles, workspace, first, last)
+            continue
+        _panel(factor, tau, triangles, first, last)
+        if last < n:
             update(
                 factor, triangles, m, n, first, last, blocks,
                 threads=(256 * -(-(n - last) // WIDTH), batch), group=(256, 1),
@@ -134,26 +135,40 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor) -> Tensor:
     return triangles
 
 
-def _panel(
-    factor: Tensor, tau: Tensor, triangles: Tensor, workspace: Tensor, first: int, last: int
-) -> None:
+def _panel(factor: Tensor, tau: Tensor, triangles: Tensor, first: int, last: int) -> None:
     """Reflectors of a panel, and their triangular factor."""
     batch, m, n = factor.shape
+    threads = whole(m - first)
+    kernel("qr", "qr_panel", scalar(factor.dtype))(
+        factor, tau, triangles, m, n, first, last, triangles.shape[1],
+        threads=(threads * batch,), group=(threads,),
+    )  # fmt: skip
+
+
+def _tall_panel(
+    factor: Tensor, tau: Tensor, triangles: Tensor, workspace: Tensor, first: int, last: int
+) -> None:
+    """The same for more rows than a threadgroup holds, and the update of what is right of it."""
+    batch, m, n = factor.shape
     height, width = m - first, last - first
-    if height <= _rows(factor.dtype):
-        threads = whole(height)
-        kernel("qr", "qr_panel", scalar(factor.dtype))(
-            factor, tau, triangles, m, n, first, last, triangles.shape[1],
-            threads=(threads * batch,), group=(threads,),
-        )  # fmt: skip
-        return
     Y = workspace[: batch * height * width].view(batch, width, height).mT
     R = empty((batch, width, width), factor)
     _tall(factor[:, first:, first:last], Y, R, True)
+    expanded = last < n
+    V, VT = _expansion(factor, height if expanded else 1, width)
     kernel("qr", "qr_reconstruct", scalar(factor.dtype))(
-        Y, R, factor, tau, triangles, m, n, first, width, triangles.shape[1],
+        Y, R, factor, tau, triangles, V, VT, m, n, first, width, triangles.shape[1], expanded,
         threads=(128 * -(-height // 128), batch), group=(128, 1),
     )  # fmt: skip
+    if expanded:
+        C = factor[:, first:, last:]
+        subtract_product(C, VT, product(V.mH, C))
+
+
+def _expansion(factor: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Memory for a block's V and V op(T)."""
+    V, VT = (empty((factor.shape[0], height, width), factor) for _ in range(2))
+    return V, VT
 
 
 def _identity(Q: Tensor) -> None:
@@ -184,7 +199,7 @@ def _apply(
     columns, width = C.shape[-1], min(WIDTH, count - first)
     if m - first > _rows(factor.dtype):
         height = m - first
-        V, VT = (empty((batch, height, width), factor) for _ in range(2))
+        V, VT = _expansion(factor, height, width)
         kernel("qr", "qr_expand", scalar(factor.dtype))(
             factor, triangles, V, VT, m, n, first, width, triangles.shape[1], adjoint,
             threads=(128 * -(-height // 128), batch), group=(128, 1),

@@ -125,15 +125,16 @@ inline threadgroup const T* share(thread const T (&a)[N], bool own, threadgroup 
 
 // Householder's reduction of the columns in the lanes of a team, `steps` of them. Part 0 holds the
 // top rows: row k stands at entry 0 at step k, then goes to `top` as LAPACK's geqrf leaves it, and
-// every part turns its entries by one. Returns the column's tau; below the top rows v is left.
-// `gram` gets the products v_i^H v_k, packed; the columns on the left have them in hand.
+// every part turns its entries by one. Returns the column's tau; below the top rows v is left. The
+// last part builds the triangular factor of the reflectors, H_0 H_1 ... = I - V T V^H, packed, by
+// LAPACK's larft, T(0:k, k) = -tau_k T(0:k, 0:k) V^H v_k: columns on the left have V^H v_k in hand.
 template <typename T, int W, int N, int PARTS>
 inline T reduce_columns(
     thread T (&a)[N],
     Place place,
     uint steps,
     threadgroup T* top,
-    threadgroup T* gram,
+    threadgroup T* triangle,
     threadgroup T* sums,
     Pivot<T> pivot) {
   const bool head = place.part == 0;
@@ -161,10 +162,8 @@ inline T reduce_columns(
       T left = right ? entry - f : from_real<T>(h.beta);
       if (place.column < k) left = mul(entry, inverse);
       top[k * uint(W + 1) + place.column] = left;
-      if constexpr (PARTS > 1) {
-        if (place.column < k) gram[packed_column(k) + place.column] = conj(mul(inverse, whole));
-      }
     }
+    const T product = place.column < k ? conj(mul(inverse, whole)) : zero<T>();
     if (place.column == k) {
       tau = h.tau;
       inverse = h.inverse;
@@ -173,6 +172,18 @@ inline T reduce_columns(
 #pragma unroll
     for (int i = 1; i < N; ++i) a[i - 1] = mul_sub(a[i], x[i], g);
     a[N - 1] = first;
+    if constexpr (PARTS > 1) {
+      if (place.part + 1 == place.parts) {
+        T minus_entry = mul_sub(zero<T>(), tau, product);
+#pragma unroll(4)
+        for (uint l = 1; l < k; ++l) {
+          const T factor = simd_shuffle(product, ushort(l));
+          const T known = place.column < l ? triangle[packed_column(l) + place.column] : zero<T>();
+          minus_entry = mul_sub(minus_entry, known, factor);
+        }
+        if (place.column < k) triangle[packed_column(k) + place.column] = mul(h.tau, minus_entry);
+      }
+    }
   }
 #pragma unroll
   for (int i = 0; i < N; ++i) a[i] = mul(a[i], inverse);
@@ -215,28 +226,6 @@ inline void form_columns(
     for (int i = W - 1; i > 0; --i) a[i] = mul_sub(a[i - 1], x[i - 1], g);
     a[0] = first;
   }
-}
-
-// x := T x for the triangular factor T of a block of reflectors, a vector a lane of one simdgroup:
-// T^-1 is diag(1 / tau) and above it V^H V (Puglisi, 1992), whose entries are `packed`. `tile` is
-// overwritten.
-template <typename T>
-inline void multiply_triangle(
-    thread T (&x)[32],
-    T tau,
-    uint steps,
-    uint lane,
-    threadgroup const T* packed,
-    threadgroup T* tile) {
-  for (uint l = 1; l < steps; ++l) {
-    const T factor = simd_shuffle(tau, ushort(l));
-    if (lane < l) tile[l * 32 + lane] = mul(packed[packed_column(l) + lane], factor);
-  }
-  simdgroup_barrier(mem_flags::mem_threadgroup);
-  substitute<T, 32, false>(x, tile, steps, true);
-#pragma unroll
-  for (int k = 0; k < 32; ++k) x[k] = mul(simd_shuffle(tau, ushort(k)), x[k]);
-  simdgroup_barrier(mem_flags::mem_threadgroup);
 }
 
 // Four rows of a part as they stand in `rows` to a column-major matrix: they follow its row `top`,
@@ -421,14 +410,7 @@ template <typename T>
     }
   }
   if (q_wanted == 0) return;
-  // Q = I - V M with M = T V1^H, V1 being the top of V.
-  T x[32];
   if (simd == 0) {
-#pragma unroll
-    for (uint k = 0; k < 32; ++k) {
-      const T below = k < lane ? conj(tile[lane * 33 + k]) : zero<T>();
-      x[k] = lane < steps ? (k == lane ? one<T>() : below) : zero<T>();
-    }
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const uint row = (uint(i) + steps) % uint(ROWS);
@@ -437,10 +419,15 @@ template <typename T>
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (simd == 0) {
-    multiply_triangle<T>(x, tau, steps, lane, packed, tile);
-#pragma unroll
-    for (uint k = 0; k < 32; ++k) tile[lane * 33 + k] = x[k];
+  // Q = I - V M with M = T V1^H, V1 being the top of V. M takes the place of R.
+  for (uint k = simd; k < steps; k += parts) {
+    const T corner = k < lane ? conj(tile[lane * 33 + k]) : one<T>();
+    T minus = mul_sub(zero<T>(), simd_shuffle(tau, ushort(k)), corner);
+    for (uint l = k + 1; l < steps; ++l) {
+      const T entry = l < lane ? conj(tile[lane * 33 + l]) : one<T>();
+      if (l <= lane) minus = mul_sub(minus, packed[packed_column(l) + k], entry);
+    }
+    if (k <= lane) tile[k * 33 + lane] = lane < steps ? zero<T>() - minus : zero<T>();
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   device T* to = Q + ulong(group.y) * m * n + begin;
@@ -457,7 +444,7 @@ template <typename T>
     simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll(8)
     for (uint k = 0; k < 32; ++k) {
-      const T entry = tile[lane * 33 + k];
+      const T entry = k <= lane && k < steps ? tile[k * 33 + lane] : zero<T>();
 #pragma unroll
       for (uint l = 0; l < 4; ++l) sum[l] = mul_sub(sum[l], four[l * 32 + k], entry);
     }
@@ -523,15 +510,11 @@ template <typename T>
     write_rows<T>(four, panel, simd, (uint(i) + steps) % uint(ROWS), steps, height, width, m, lane);
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (simd == 0) {
-    T x[32];
-#pragma unroll
-    for (uint k = 0; k < 32; ++k) x[k] = k == lane && k < steps ? one<T>() : zero<T>();
-    multiply_triangle<T>(x, own, steps, lane, packed, tile);
-    device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
-#pragma unroll
-    for (uint k = 0; k < 32; ++k) out[lane * WIDTH + k] = x[k];
+  device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+  for (uint j = simd; j < WIDTH; j += parts) {
+    T entry = lane == j && j < steps ? own : zero<T>();
+    if (lane < j && j < steps) entry = packed[packed_column(j) + lane];
+    out[j * WIDTH + lane] = entry;
   }
 }
 
@@ -570,11 +553,34 @@ template <typename T>
   }
 }
 
+// A row x of V and of the product V t, t by columns.
+template <typename T>
+inline void write_expanded(
+    thread const T (&x)[WIDTH],
+    threadgroup const T* t,
+    device T* V,
+    device T* VT,
+    uint stride,
+    uint width) {
+#pragma unroll
+  for (uint l = 0; l < WIDTH; ++l) {
+    if (l < width) V[ulong(l) * stride] = x[l];
+  }
+#pragma unroll(4)
+  for (uint c = 0; c < WIDTH; ++c) {
+    T minus = zero<T>();
+#pragma unroll
+    for (uint l = 0; l < WIDTH; ++l) minus = mul_sub(minus, x[l], t[c * WIDTH + l]);
+    if (c < width) VT[ulong(c) * stride] = zero<T>() - minus;
+  }
+}
+
 // Reflectors whose first columns are the orthonormal columns of Y, up to signs: with those as the
 // diagonal of D, I - Y D = V U by elimination that needs no pivots, tau is the diagonal of U, and R
 // becomes D R (Ballard, Demmel, Grigori, Jacquelin, Knight, Nguyen, 2015). They replace the panel
-// from row and column `first` of A on. Each threadgroup eliminates, and takes 128 rows; the first
-// also solves T V1^H = U for the block's triangular factor, V1 being the top of V.
+// from row and column `first` of A on; the block's triangular factor has T V1^H = U, V1 being the
+// top of V. With `expanded`, V and V T^H are written out too. Each threadgroup eliminates, and
+// takes 128 rows.
 template <typename T>
 [[max_total_threads_per_threadgroup(128)]] kernel void qr_reconstruct(
     device const T* Y [[buffer(0)]],
@@ -582,16 +588,20 @@ template <typename T>
     device T* A [[buffer(2)]],
     device T* tau [[buffer(3)]],
     device T* triangles [[buffer(4)]],
-    constant uint& m [[buffer(5)]],
-    constant uint& n [[buffer(6)]],
-    constant uint& first [[buffer(7)]],
-    constant uint& width [[buffer(8)]],
-    constant uint& blocks [[buffer(9)]],
+    device T* V [[buffer(5)]],
+    device T* VT [[buffer(6)]],
+    constant uint& m [[buffer(7)]],
+    constant uint& n [[buffer(8)]],
+    constant uint& first [[buffer(9)]],
+    constant uint& width [[buffer(10)]],
+    constant uint& blocks [[buffer(11)]],
+    constant uint& expanded [[buffer(12)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
   THREADGROUP_ARRAY(T, top, 32 * 33);
   THREADGROUP_ARRAY(T, u, 32 * 32);
+  THREADGROUP_ARRAY(T, factors, 32);
   THREADGROUP_ARRAY(Real, signs, 32);
   const uint height = m - first;
   const uint lane = tid % 32;
@@ -603,7 +613,8 @@ template <typename T>
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (walker == 0) {
-    // A row a lane; entry 0 stands in column k at step k.
+    // A row a lane; entry 0 stands in column k at step k. V1 and U take the place of Y, U without
+    // the signs.
     T a[WIDTH];
 #pragma unroll
     for (uint j = 0; j < WIDTH; ++j) a[j] = top[lane * 33 + j];
@@ -612,18 +623,36 @@ template <typename T>
     for (uint k = 0; k < width; ++k) {
       threadgroup const T* x = share<T, int(WIDTH)>(a, lane == k, pivot.at(k));
       const Real sign = real_part(x[0]) > Real(0) ? Real(-1) : Real(1);
+      // Of modulus 1 to 2.
       const T corner = one<T>() - mul(from_real<T>(sign), x[0]);
-      const T l = lane > k ? quotient(mul(from_real<T>(-sign), a[0]), corner) : zero<T>();
+      const Real square = real_part(mul(conj(corner), corner));
+      const T factor = mul(from_real<T>(-sign / square), conj(corner));
+      const T l = lane > k ? mul(factor, a[0]) : zero<T>();
       top[lane * 33 + k] = lane > k ? l : (lane == k ? corner : a[0]);
-      if (lane == k) signs[k] = sign;
+      if (lane == k) {
+        signs[k] = sign;
+        factors[k] = factor;
+      }
 #pragma unroll
       for (uint j = 1; j < WIDTH; ++j) a[j - 1] = mul_sub(a[j], l, x[j]);
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint j = walker; j < width; j += 4) u[j * 32 + lane] = conj(top[lane * 33 + j]);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  T t[WIDTH];
+  if (walker == 0 && (group.x == 0 || expanded != 0)) {
+#pragma unroll
+    for (uint j = 0; j < WIDTH; ++j) {
+      const bool inside = lane <= j && j < width;
+      t[j] = inside ? top[lane * 33 + j] : zero<T>();
+      if (lane < j && inside) t[j] = mul(from_real<T>(-signs[j]), t[j]);
+    }
+    substitute<T, WIDTH, true>(t, u, width, true);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint j = walker; j < width; j += 4) {
-    const T entry = top[lane * 33 + j];
-    u[lane * 32 + j] = lane == j ? entry : mul(from_real<T>(-signs[j]), entry);
+    u[lane * 32 + j] = mul(factors[j], top[lane * 33 + j]);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   device T* panel = A + (ulong(group.y) * n + first) * m + first;
@@ -636,36 +665,44 @@ template <typename T>
       }
     }
     if (tid < width) tau[ulong(group.y) * min(m, n) + first + tid] = top[tid * 34];
+    if (walker == 0) {
+      device T* out = triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+#pragma unroll
+      for (uint j = 0; j < WIDTH; ++j) out[j * WIDTH + lane] = t[j];
+    }
   }
   const uint row = group.x * 128 + tid;
+  T x[WIDTH];
   if (row >= width && row < height) {
-    T x[WIDTH];
 #pragma unroll
     for (uint j = 0; j < WIDTH; ++j) {
-      x[j] = j < width ? mul(from_real<T>(-signs[j]), y[ulong(j) * height + row]) : zero<T>();
+      x[j] = j < width ? mul(factors[j], y[ulong(j) * height + row]) : zero<T>();
     }
-    // V U = - Y D is lower triangular for the row of V, U^T being stored by columns.
-    substitute<T, WIDTH, true>(x, u, width, false);
+    // V U = -Y D is lower triangular for the row of V, U^T being stored by columns and divided by
+    // its diagonal.
+    substitute<T, WIDTH, true>(x, u, width, true);
 #pragma unroll
     for (uint j = 0; j < WIDTH; ++j) {
       if (j < width) panel[ulong(j) * m + row] = x[j];
     }
-  }
-  if (group.x == 0) {
-    T x[WIDTH];
+  } else {
 #pragma unroll
     for (uint j = 0; j < WIDTH; ++j) {
-      x[j] = lane <= j && j < width ? u[lane * 32 + j] : zero<T>();
+      const T left = row < width && j < row ? top[row * 33 + j] : zero<T>();
+      x[j] = row < width && j == row ? one<T>() : left;
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint j = walker; j < WIDTH; j += 4) u[j * 32 + lane] = conj(top[lane * 33 + j]);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (tid < WIDTH) {
-      substitute<T, WIDTH, true>(x, u, width, true);
-      device T* out = triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+  }
+  if (expanded == 0) return;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (walker == 0) {
 #pragma unroll
-      for (uint j = 0; j < WIDTH; ++j) out[j * WIDTH + tid] = x[j];
-    }
+    for (uint j = 0; j < WIDTH; ++j) u[lane * 32 + j] = conj(t[j]);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (row < height) {
+    write_expanded<T>(
+        x, u, V + ulong(group.y) * height * width + row, VT + ulong(group.y) * height * width + row,
+        height, width);
   }
 }
 
@@ -680,15 +717,34 @@ inline T reflector_entry(device const T* V, uint row, uint column, uint width, u
   return row == column ? one<T>() : V[ulong(column) * stride + row];
 }
 
+// The entries of such a tile of V that a thread of 256 moves, and where they go.
+template <typename T> inline constexpr int own() { return int(depth<T>() * 32 / 256); }
+
 template <typename T>
-inline void load_reflectors(
-    device const T* V, uint begin, uint rows, uint width, uint stride, uint tid, threadgroup T* v) {
+inline void fetch_reflectors(
+    thread T (&v)[own<T>()],
+    device const T* V,
+    uint begin,
+    uint rows,
+    uint width,
+    uint stride,
+    uint tid) {
   constexpr uint DEPTH = depth<T>();
-  for (uint e = tid; e < DEPTH * 32; e += 256) {
-    const uint i = e % DEPTH;
-    const uint j = e / DEPTH;
-    const bool inside = begin + i < rows;
-    v[i * 33 + j] = inside ? reflector_entry(V, begin + i, j, width, stride) : zero<T>();
+#pragma unroll
+  for (int e = 0; e < own<T>(); ++e) {
+    const uint i = begin + (tid + uint(e) * 256) % DEPTH;
+    const uint j = (tid + uint(e) * 256) / DEPTH;
+    v[e] = i < rows ? reflector_entry(V, i, j, width, stride) : zero<T>();
+  }
+}
+
+template <typename T>
+inline void store_reflectors(thread const T (&v)[own<T>()], uint tid, threadgroup T* tile) {
+  constexpr uint DEPTH = depth<T>();
+#pragma unroll
+  for (int e = 0; e < own<T>(); ++e) {
+    const uint place = tid + uint(e) * 256;
+    tile[place % DEPTH * 33 + place / DEPTH] = v[e];
   }
 }
 
@@ -766,7 +822,9 @@ template <typename T>
   T minus[4][4];
   clear_products<T>(minus);
   for (uint begin = 0; begin < m - first; begin += depth<T>()) {
-    load_reflectors<T>(V, begin, m - first, width, m, tid, v);
+    T entries[own<T>()];
+    fetch_reflectors<T>(entries, V, begin, m - first, width, m, tid);
+    store_reflectors<T>(entries, tid, v);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     add_products<T>(minus, v, v, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -788,7 +846,8 @@ template <typename T>
   }
 }
 
-// C := (I - V op(T) V^H) C for at most 32 columns of C.
+// C := (I - V op(T) V^H) C for at most 32 columns of C. What a tile needs is fetched while the one
+// before is worked on.
 template <typename T>
 inline void apply_block(
     device const T* V,
@@ -807,22 +866,39 @@ inline void apply_block(
     threadgroup T* c,
     threadgroup T* w) {
   constexpr uint DEPTH = depth<T>();
+  constexpr int OWN = own<T>();
+  // Neighbouring threads take neighbouring addresses, whichever way C lies.
+  const bool along_rows = column_stride < row_stride;
+  const uint first_row = along_rows ? tid / 32 : tid % DEPTH;
+  const uint first_column = along_rows ? tid % 32 : tid / DEPTH;
+  const uint row_step = along_rows ? 256 / 32 : 0;
+  const uint column_step = along_rows ? 0 : 256 / DEPTH;
   T minus[4][4];
   clear_products<T>(minus);
-  for (uint begin = 0; begin < rows; begin += DEPTH) {
-    load_reflectors<T>(V, begin, rows, width, v_stride, tid, v);
-    const bool along_rows = column_stride < row_stride;
-    for (uint e = tid; e < DEPTH * 32; e += 256) {
-      const uint i = along_rows ? e / 32 : e % DEPTH;
-      const uint j = along_rows ? e % 32 : e / DEPTH;
-      T entry = zero<T>();
-      if (begin + i < rows && j < columns) {
-        entry = C[long(begin + i) * long(row_stride) + long(j) * long(column_stride)];
+  T v_next[OWN];
+  T c_next[OWN];
+  for (uint begin = 0; begin < rows + DEPTH; begin += DEPTH) {
+    if (begin > 0) {
+      store_reflectors<T>(v_next, tid, v);
+#pragma unroll
+      for (int e = 0; e < OWN; ++e) {
+        c[(first_row + uint(e) * row_step) * 33 + first_column + uint(e) * column_step] = c_next[e];
       }
-      c[i * 33 + j] = conjugated ? conj(entry) : entry;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    add_products<T>(minus, v, c, tid);
+    if (begin < rows) {
+      fetch_reflectors<T>(v_next, V, begin, rows, width, v_stride, tid);
+#pragma unroll
+      for (int e = 0; e < OWN; ++e) {
+        const uint i = begin + first_row + uint(e) * row_step;
+        const uint j = first_column + uint(e) * column_step;
+        const bool inside = i < rows && j < columns;
+        const T entry =
+            inside ? C[long(i) * long(row_stride) + long(j) * long(column_stride)] : zero<T>();
+        c_next[e] = conjugated ? conj(entry) : entry;
+      }
+    }
+    if (begin > 0) add_products<T>(minus, v, c, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   gather_products<T>(minus, w, tid);
@@ -843,21 +919,36 @@ inline void apply_block(
   threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
   for (int r = 0; r < 4; ++r) w[(tid / 32 + uint(r) * 8) * 33 + j] = zero<T>() - product[r];
+  fetch_reflectors<T>(v_next, V, 0, rows, width, v_stride, tid);
   for (uint begin = 0; begin < rows; begin += DEPTH) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    load_reflectors<T>(V, begin, rows, width, v_stride, tid, v);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    store_reflectors<T>(v_next, tid, v);
     const uint i = tid % DEPTH;
-    if (begin + i < rows) {
+    device T* row = C + long(begin + i) * long(row_stride);
+    T sums[OWN];
 #pragma unroll
-      for (uint s = tid / DEPTH; s < WIDTH; s += 256 / DEPTH) {
-        if (s < columns) {
-          device T* to = C + long(begin + i) * long(row_stride) + long(s) * long(column_stride);
-          T sum = conjugated ? conj(*to) : *to;
+    for (int e = 0; e < OWN; ++e) {
+      const uint s = tid / DEPTH + uint(e) * (256 / DEPTH);
+      const bool inside = begin + i < rows && s < columns;
+      const T entry = inside ? row[long(s) * long(column_stride)] : zero<T>();
+      sums[e] = conjugated ? conj(entry) : entry;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    fetch_reflectors<T>(v_next, V, begin + DEPTH, rows, width, v_stride, tid);
 #pragma unroll(8)
-          for (uint l = 0; l < WIDTH; ++l) sum = mul_sub(sum, v[i * 33 + l], w[l * 33 + s]);
-          *to = conjugated ? conj(sum) : sum;
-        }
+    for (uint l = 0; l < WIDTH; ++l) {
+      const T entry = v[i * 33 + l];
+#pragma unroll
+      for (int e = 0; e < OWN; ++e) {
+        const uint s = tid / DEPTH + uint(e) * (256 / DEPTH);
+        sums[e] = mul_sub(sums[e], entry, w[l * 33 + s]);
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < OWN; ++e) {
+      const uint s = tid / DEPTH + uint(e) * (256 / DEPTH);
+      if (begin + i < rows && s < columns) {
+        row[long(s) * long(column_stride)] = conjugated ? conj(sums[e]) : sums[e];
       }
     }
   }
@@ -921,20 +1012,11 @@ template <typename T>
   const uint row = group.x * 128 + tid;
   if (row < height) {
     device const T* reflectors = A + (ulong(group.y) * n + first) * m + first;
-    const ulong begin = ulong(group.y) * height * width + row;
     T x[WIDTH];
 #pragma unroll
-    for (uint l = 0; l < WIDTH; ++l) {
-      x[l] = reflector_entry(reflectors, row, l, width, m);
-      if (l < width) V[begin + ulong(l) * height] = x[l];
-    }
-#pragma unroll(4)
-    for (uint c = 0; c < WIDTH; ++c) {
-      T minus = zero<T>();
-#pragma unroll
-      for (uint l = 0; l < WIDTH; ++l) minus = mul_sub(minus, x[l], t[c * WIDTH + l]);
-      if (c < width) VT[begin + ulong(c) * height] = zero<T>() - minus;
-    }
+    for (uint l = 0; l < WIDTH; ++l) x[l] = reflector_entry(reflectors, row, l, width, m);
+    const ulong begin = ulong(group.y) * height * width + row;
+    write_expanded<T>(x, t, V + begin, VT + begin, height, width);
   }
 }
 
