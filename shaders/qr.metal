@@ -125,16 +125,15 @@ inline threadgroup const T* share(thread const T (&a)[N], bool own, threadgroup 
 
 // Householder's reduction of the columns in the lanes of a team, `steps` of them. Part 0 holds the
 // top rows: row k stands at entry 0 at step k, then goes to `top` as LAPACK's geqrf leaves it, and
-// every part turns its entries by one. Returns the column's tau; below the top rows v is left. The
-// last part builds the triangular factor of the reflectors, H_0 H_1 ... = I - V T V^H, packed, by
-// LAPACK's larft, T(0:k, k) = -tau_k T(0:k, 0:k) V^H v_k: columns on the left have V^H v_k in hand.
+// every part turns its entries by one. Returns the column's tau; below the top rows v is left.
+// `gram` gets the products v_i^H v_k, packed; the columns on the left have them in hand.
 template <typename T, int W, int N, int PARTS>
 inline T reduce_columns(
     thread T (&a)[N],
     Place place,
     uint steps,
     threadgroup T* top,
-    threadgroup T* triangle,
+    threadgroup T* gram,
     threadgroup T* sums,
     Pivot<T> pivot) {
   const bool head = place.part == 0;
@@ -162,8 +161,10 @@ inline T reduce_columns(
       T left = right ? entry - f : from_real<T>(h.beta);
       if (place.column < k) left = mul(entry, inverse);
       top[k * uint(W + 1) + place.column] = left;
+      if constexpr (PARTS > 1) {
+        if (place.column < k) gram[packed_column(k) + place.column] = conj(mul(inverse, whole));
+      }
     }
-    const T product = place.column < k ? conj(mul(inverse, whole)) : zero<T>();
     if (place.column == k) {
       tau = h.tau;
       inverse = h.inverse;
@@ -172,18 +173,6 @@ inline T reduce_columns(
 #pragma unroll
     for (int i = 1; i < N; ++i) a[i - 1] = mul_sub(a[i], x[i], g);
     a[N - 1] = first;
-    if constexpr (PARTS > 1) {
-      if (place.part + 1 == place.parts) {
-        T minus_entry = mul_sub(zero<T>(), tau, product);
-#pragma unroll(4)
-        for (uint l = 1; l < k; ++l) {
-          const T factor = simd_shuffle(product, ushort(l));
-          const T known = place.column < l ? triangle[packed_column(l) + place.column] : zero<T>();
-          minus_entry = mul_sub(minus_entry, known, factor);
-        }
-        if (place.column < k) triangle[packed_column(k) + place.column] = mul(h.tau, minus_entry);
-      }
-    }
   }
 #pragma unroll
   for (int i = 0; i < N; ++i) a[i] = mul(a[i], inverse);
@@ -226,6 +215,28 @@ inline void form_columns(
     for (int i = W - 1; i > 0; --i) a[i] = mul_sub(a[i - 1], x[i - 1], g);
     a[0] = first;
   }
+}
+
+// x := T x for the triangular factor T of a block of reflectors, a vector a lane of one simdgroup:
+// T^-1 is diag(1 / tau) and above it V^H V (Puglisi, 1992), whose entries are `packed`. `tile` is
+// overwritten.
+template <typename T>
+inline void multiply_triangle(
+    thread T (&x)[32],
+    T tau,
+    uint steps,
+    uint lane,
+    threadgroup const T* packed,
+    threadgroup T* tile) {
+  for (uint l = 1; l < steps; ++l) {
+    const T factor = simd_shuffle(tau, ushort(l));
+    if (lane < l) tile[l * 32 + lane] = mul(packed[packed_column(l) + lane], factor);
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  substitute<T, 32, false>(x, tile, steps, true);
+#pragma unroll
+  for (int k = 0; k < 32; ++k) x[k] = mul(simd_shuffle(tau, ushort(k)), x[k]);
+  simdgroup_barrier(mem_flags::mem_threadgroup);
 }
 
 // Four rows of a part as they stand in `rows` to a column-major matrix: they follow its row `top`,
@@ -410,7 +421,14 @@ template <typename T>
     }
   }
   if (q_wanted == 0) return;
+  // Q = I - V M with M = T V1^H, V1 being the top of V.
+  T x[32];
   if (simd == 0) {
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) {
+      const T below = k < lane ? conj(tile[lane * 33 + k]) : zero<T>();
+      x[k] = lane < steps ? (k == lane ? one<T>() : below) : zero<T>();
+    }
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const uint row = (uint(i) + steps) % uint(ROWS);
@@ -419,15 +437,10 @@ template <typename T>
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  // Q = I - V M with M = T V1^H, V1 being the top of V. M takes the place of R.
-  for (uint k = simd; k < steps; k += parts) {
-    const T corner = k < lane ? conj(tile[lane * 33 + k]) : one<T>();
-    T minus = mul_sub(zero<T>(), simd_shuffle(tau, ushort(k)), corner);
-    for (uint l = k + 1; l < steps; ++l) {
-      const T entry = l < lane ? conj(tile[lane * 33 + l]) : one<T>();
-      if (l <= lane) minus = mul_sub(minus, packed[packed_column(l) + k], entry);
-    }
-    if (k <= lane) tile[k * 33 + lane] = lane < steps ? zero<T>() - minus : zero<T>();
+  if (simd == 0) {
+    multiply_triangle<T>(x, tau, steps, lane, packed, tile);
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) tile[lane * 33 + k] = x[k];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   device T* to = Q + ulong(group.y) * m * n + begin;
@@ -444,7 +457,7 @@ template <typename T>
     simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll(8)
     for (uint k = 0; k < 32; ++k) {
-      const T entry = k <= lane && k < steps ? tile[k * 33 + lane] : zero<T>();
+      const T entry = tile[lane * 33 + k];
 #pragma unroll
       for (uint l = 0; l < 4; ++l) sum[l] = mul_sub(sum[l], four[l * 32 + k], entry);
     }
@@ -510,11 +523,15 @@ template <typename T>
     write_rows<T>(four, panel, simd, (uint(i) + steps) % uint(ROWS), steps, height, width, m, lane);
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
-  device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
-  for (uint j = simd; j < WIDTH; j += parts) {
-    T entry = lane == j && j < steps ? own : zero<T>();
-    if (lane < j && j < steps) entry = packed[packed_column(j) + lane];
-    out[j * WIDTH + lane] = entry;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simd == 0) {
+    T x[32];
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) x[k] = k == lane && k < steps ? one<T>() : zero<T>();
+    multiply_triangle<T>(x, own, steps, lane, packed, tile);
+    device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) out[lane * WIDTH + k] = x[k];
   }
 }
 
