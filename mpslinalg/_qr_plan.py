@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import copy, product, subtract_product
+from mpslinalg._products import PRODUCT, copy, product, subtract_product
 from mpslinalg._simdgroups import lanes, whole
 
 # A column in each lane of a simdgroup, and the columns of a panel.
 WIDTH = 32
 # Rows of a panel that one threadgroup holds: 512 threads of 32 rows of every column.
 MAX_ROWS = 512
+# Rows that a threadgroup takes where several share the columns that reflectors are applied to.
+SPAN = 256
+# Threadgroups that a matrix may as well have more of: an H200 has 132 processors.
+FEW_GROUPS = 128
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name in ("householder_product", "ormqr"):
-        return "qr_triangle, qr_apply" if m <= _rows(dtype) else "qr_triangle, qr_expand, matmul"
+        tall = f"qr_project, qr_subtract; qr_expand, matmul for more than {PRODUCT} columns"
+        return f"qr_triangle, {'qr_apply' if m <= _rows(dtype) else tall}"
     if name == "qr" and max(m, n) <= WIDTH:
         return "qr_simd"
     if name == "qr" and n <= WIDTH:
         return "qr_group" if m <= _rows(dtype) else "qr_group, qr_combine"
     if m > _rows(dtype):
-        return f"qr_group for panels of {WIDTH} columns, qr_reconstruct, qr_expand, matmul"
+        applied = "qr_project, qr_subtract" if n <= PRODUCT else "qr_expand, matmul"
+        return f"qr_group for panels of {WIDTH} columns, qr_reconstruct, {applied}"
     blocked = f"qr_panel of {WIDTH} columns, qr_update"
     return f"{blocked}, qr_apply" if name == "qr" else blocked
 
@@ -86,6 +94,9 @@ def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool) -> None:
     """Q and R of at most WIDTH columns: of blocks of rows, then of the R of those (TSQR)."""
     batch, m, n = matrices.shape
     blocks = -(-m // _rows(Q.dtype))
+    if blocks > 1 and batch * blocks <= FEW_GROUPS:
+        # As many rows in each block as their R have together.
+        blocks = max(blocks, math.isqrt(m // n))
     rows = -(-m // blocks)
     tops = R if blocks == 1 else empty((batch, blocks * n, n), R)
     threads = whole(rows)
@@ -154,21 +165,35 @@ def _tall_panel(
     Y = workspace[: batch * height * width].view(batch, width, height).mT
     R = empty((batch, width, width), factor)
     _tall(factor[:, first:, first:last], Y, R, True)
-    expanded = last < n
-    V, VT = _expansion(factor, height if expanded else 1, width)
+    expanded = 0 if last == n else (1 if n - last <= PRODUCT else 2)
+    V = empty((batch, height if expanded else 1, width), factor)
+    VT = empty(V.shape if expanded == 2 else (1,), factor)
     kernel("qr", "qr_reconstruct", scalar(factor.dtype))(
         Y, R, factor, tau, triangles, V, VT, m, n, first, width, triangles.shape[1], expanded,
         threads=(128 * -(-height // 128), batch), group=(128, 1),
     )  # fmt: skip
-    if expanded:
-        C = factor[:, first:, last:]
+    C = factor[:, first:, last:]
+    if expanded == 1:
+        _project(V, triangles, C, first, True, False)
+    elif expanded == 2:
         subtract_product(C, VT, product(V.mH, C))
 
 
-def _expansion(factor: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Memory for a block's V and V op(T)."""
-    V, VT = (empty((factor.shape[0], height, width), factor) for _ in range(2))
-    return V, VT
+def _project(
+    V: Tensor, triangles: Tensor, C: Tensor, first: int, adjoint: bool, conjugated: bool
+) -> None:
+    """The block of reflectors from `first` on, whose V is given, times C or its conjugate."""
+    batch, rows, width = V.shape
+    columns = C.shape[-1]
+    spans = -(-rows // SPAN)
+    parts = empty((batch, spans, WIDTH, columns), V)
+    layout = (rows, width, columns, V.stride(2), V.stride(0), *strides(C), conjugated)
+    threads, group = (256 * -(-columns // WIDTH), spans, batch), (256, 1, 1)
+    kernel("qr", "qr_project", scalar(V.dtype))(V, C, parts, *layout, threads=threads, group=group)
+    kernel("qr", "qr_subtract", scalar(V.dtype))(
+        V, C, parts, triangles, *layout, first // WIDTH, triangles.shape[1], adjoint,
+        threads=threads, group=group,
+    )  # fmt: skip
 
 
 def _identity(Q: Tensor) -> None:
@@ -197,9 +222,13 @@ def _apply(
     """The block of reflectors from `first` on, of `count`, times C or its conjugate."""
     batch, m, n = factor.shape
     columns, width = C.shape[-1], min(WIDTH, count - first)
-    if m - first > _rows(factor.dtype):
-        height = m - first
-        V, VT = _expansion(factor, height, width)
+    height = m - first
+    if height > _rows(factor.dtype) and columns <= PRODUCT:
+        V = factor[:, first:, first : first + width]
+        _project(V, triangles, C, first, adjoint, conjugated)
+        return
+    if height > _rows(factor.dtype):
+        V, VT = (empty((batch, height, width), factor) for _ in range(2))
         kernel("qr", "qr_expand", scalar(factor.dtype))(
             factor, triangles, V, VT, m, n, first, width, triangles.shape[1], adjoint,
             threads=(128 * -(-height // 128), batch), group=(128, 1),

@@ -221,7 +221,7 @@ inline void form_columns(
 // T^-1 is diag(1 / tau) and above it V^H V (Puglisi, 1992), whose entries are `packed`. `tile` is
 // overwritten.
 template <typename T>
-inline void multiply_triangle(
+inline void multiply_factor(
     thread T (&x)[32],
     T tau,
     uint steps,
@@ -438,7 +438,7 @@ template <typename T>
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (simd == 0) {
-    multiply_triangle<T>(x, tau, steps, lane, packed, tile);
+    multiply_factor<T>(x, tau, steps, lane, packed, tile);
 #pragma unroll
     for (uint k = 0; k < 32; ++k) tile[lane * 33 + k] = x[k];
   }
@@ -528,7 +528,7 @@ template <typename T>
     T x[32];
 #pragma unroll
     for (uint k = 0; k < 32; ++k) x[k] = k == lane && k < steps ? one<T>() : zero<T>();
-    multiply_triangle<T>(x, own, steps, lane, packed, tile);
+    multiply_factor<T>(x, own, steps, lane, packed, tile);
     device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
 #pragma unroll
     for (uint k = 0; k < 32; ++k) out[lane * WIDTH + k] = x[k];
@@ -570,19 +570,10 @@ template <typename T>
   }
 }
 
-// A row x of V and of the product V t, t by columns.
+// Row x of V times t, which is given by columns.
 template <typename T>
-inline void write_expanded(
-    thread const T (&x)[WIDTH],
-    threadgroup const T* t,
-    device T* V,
-    device T* VT,
-    uint stride,
-    uint width) {
-#pragma unroll
-  for (uint l = 0; l < WIDTH; ++l) {
-    if (l < width) V[ulong(l) * stride] = x[l];
-  }
+inline void write_product(
+    thread const T (&x)[WIDTH], threadgroup const T* t, device T* VT, uint stride, uint width) {
 #pragma unroll(4)
   for (uint c = 0; c < WIDTH; ++c) {
     T minus = zero<T>();
@@ -596,8 +587,8 @@ inline void write_expanded(
 // diagonal of D, I - Y D = V U by elimination that needs no pivots, tau is the diagonal of U, and R
 // becomes D R (Ballard, Demmel, Grigori, Jacquelin, Knight, Nguyen, 2015). They replace the panel
 // from row and column `first` of A on; the block's triangular factor has T V1^H = U, V1 being the
-// top of V. With `expanded`, V and V T^H are written out too. Each threadgroup eliminates, and
-// takes 128 rows.
+// top of V. With `expanded` 1, V is written out too, with 2 also V T^H. Each threadgroup
+// eliminates, and takes 128 rows.
 template <typename T>
 [[max_total_threads_per_threadgroup(128)]] kernel void qr_reconstruct(
     device const T* Y [[buffer(0)]],
@@ -658,7 +649,7 @@ template <typename T>
   for (uint j = walker; j < width; j += 4) u[j * 32 + lane] = conj(top[lane * 33 + j]);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   T t[WIDTH];
-  if (walker == 0 && (group.x == 0 || expanded != 0)) {
+  if (walker == 0 && (group.x == 0 || expanded == 2)) {
 #pragma unroll
     for (uint j = 0; j < WIDTH; ++j) {
       const bool inside = lane <= j && j < width;
@@ -709,18 +700,21 @@ template <typename T>
       x[j] = row < width && j == row ? one<T>() : left;
     }
   }
-  if (expanded == 0) return;
+  const ulong begin = ulong(group.y) * height * width + row;
+  if (expanded != 0 && row < height) {
+#pragma unroll
+    for (uint l = 0; l < WIDTH; ++l) {
+      if (l < width) V[begin + ulong(l) * height] = x[l];
+    }
+  }
+  if (expanded != 2) return;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (walker == 0) {
 #pragma unroll
     for (uint j = 0; j < WIDTH; ++j) u[lane * 32 + j] = conj(t[j]);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (row < height) {
-    write_expanded<T>(
-        x, u, V + ulong(group.y) * height * width + row, VT + ulong(group.y) * height * width + row,
-        height, width);
-  }
+  if (row < height) write_product<T>(x, u, VT + begin, height, width);
 }
 
 // The rows of a block's V or of C that meet at once, and the entries of a tile of them.
@@ -863,21 +857,36 @@ template <typename T>
   }
 }
 
-// C := (I - V op(T) V^H) C for at most 32 columns of C. What a tile needs is fetched while the one
-// before is worked on.
+// At most 32 columns of a matrix C, or of its conjugate.
+template <typename T> struct Columns {
+  device T* first;
+  uint count;
+  uint row_stride;
+  uint column_stride;
+  bool conjugated;
+
+  device T* at(uint row, uint column) const thread {
+    return first + long(row) * long(row_stride) + long(column) * long(column_stride);
+  }
+  T get(uint row, uint column) const thread {
+    const T entry = *at(row, column);
+    return conjugated ? conj(entry) : entry;
+  }
+  void set(uint row, uint column, T entry) const thread {
+    *at(row, column) = conjugated ? conj(entry) : entry;
+  }
+};
+
+// w := V^H C over the rows [begin, end). What a tile needs is fetched while the one before is
+// worked on.
 template <typename T>
-inline void apply_block(
+inline void project(
     device const T* V,
     uint v_stride,
-    device const T* triangle,
-    device T* C,
-    uint rows,
     uint width,
-    uint columns,
-    uint row_stride,
-    uint column_stride,
-    bool adjoint,
-    bool conjugated,
+    Columns<T> C,
+    uint begin,
+    uint end,
     uint tid,
     threadgroup T* v,
     threadgroup T* c,
@@ -885,7 +894,7 @@ inline void apply_block(
   constexpr uint DEPTH = depth<T>();
   constexpr int OWN = own<T>();
   // Neighbouring threads take neighbouring addresses, whichever way C lies.
-  const bool along_rows = column_stride < row_stride;
+  const bool along_rows = C.column_stride < C.row_stride;
   const uint first_row = along_rows ? tid / 32 : tid % DEPTH;
   const uint first_column = along_rows ? tid % 32 : tid / DEPTH;
   const uint row_step = along_rows ? 256 / 32 : 0;
@@ -894,8 +903,8 @@ inline void apply_block(
   clear_products<T>(minus);
   T v_next[OWN];
   T c_next[OWN];
-  for (uint begin = 0; begin < rows + DEPTH; begin += DEPTH) {
-    if (begin > 0) {
+  for (uint row = begin; row < end + DEPTH; row += DEPTH) {
+    if (row > begin) {
       store_reflectors<T>(v_next, tid, v);
 #pragma unroll
       for (int e = 0; e < OWN; ++e) {
@@ -903,22 +912,24 @@ inline void apply_block(
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (begin < rows) {
-      fetch_reflectors<T>(v_next, V, begin, rows, width, v_stride, tid);
+    if (row < end) {
+      fetch_reflectors<T>(v_next, V, row, end, width, v_stride, tid);
 #pragma unroll
       for (int e = 0; e < OWN; ++e) {
-        const uint i = begin + first_row + uint(e) * row_step;
+        const uint i = row + first_row + uint(e) * row_step;
         const uint j = first_column + uint(e) * column_step;
-        const bool inside = i < rows && j < columns;
-        const T entry =
-            inside ? C[long(i) * long(row_stride) + long(j) * long(column_stride)] : zero<T>();
-        c_next[e] = conjugated ? conj(entry) : entry;
+        c_next[e] = i < end && j < C.count ? C.get(i, j) : zero<T>();
       }
     }
-    if (begin > 0) add_products<T>(minus, v, c, tid);
+    if (row > begin) add_products<T>(minus, v, c, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   gather_products<T>(minus, w, tid);
+}
+
+// w := op(T) w.
+template <typename T>
+inline void multiply_triangle(device const T* triangle, bool adjoint, uint tid, threadgroup T* w) {
   const uint j = tid % 32;
   T product[4];
 #pragma unroll
@@ -936,39 +947,70 @@ inline void apply_block(
   threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
   for (int r = 0; r < 4; ++r) w[(tid / 32 + uint(r) * 8) * 33 + j] = zero<T>() - product[r];
-  fetch_reflectors<T>(v_next, V, 0, rows, width, v_stride, tid);
-  for (uint begin = 0; begin < rows; begin += DEPTH) {
+}
+
+// C := C - V w over the rows [begin, end).
+template <typename T>
+inline void subtract(
+    device const T* V,
+    uint v_stride,
+    uint width,
+    Columns<T> C,
+    uint begin,
+    uint end,
+    uint tid,
+    threadgroup T* v,
+    threadgroup const T* w) {
+  constexpr uint DEPTH = depth<T>();
+  constexpr int OWN = own<T>();
+  T v_next[OWN];
+  fetch_reflectors<T>(v_next, V, begin, end, width, v_stride, tid);
+  for (uint row = begin; row < end; row += DEPTH) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     store_reflectors<T>(v_next, tid, v);
     const uint i = tid % DEPTH;
-    device T* row = C + long(begin + i) * long(row_stride);
     T sums[OWN];
 #pragma unroll
     for (int e = 0; e < OWN; ++e) {
-      const uint s = tid / DEPTH + uint(e) * (256 / DEPTH);
-      const bool inside = begin + i < rows && s < columns;
-      const T entry = inside ? row[long(s) * long(column_stride)] : zero<T>();
-      sums[e] = conjugated ? conj(entry) : entry;
+      const uint j = tid / DEPTH + uint(e) * (256 / DEPTH);
+      sums[e] = row + i < end && j < C.count ? C.get(row + i, j) : zero<T>();
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    fetch_reflectors<T>(v_next, V, begin + DEPTH, rows, width, v_stride, tid);
+    fetch_reflectors<T>(v_next, V, row + DEPTH, end, width, v_stride, tid);
 #pragma unroll(8)
     for (uint l = 0; l < WIDTH; ++l) {
       const T entry = v[i * 33 + l];
 #pragma unroll
       for (int e = 0; e < OWN; ++e) {
-        const uint s = tid / DEPTH + uint(e) * (256 / DEPTH);
-        sums[e] = mul_sub(sums[e], entry, w[l * 33 + s]);
+        const uint j = tid / DEPTH + uint(e) * (256 / DEPTH);
+        sums[e] = mul_sub(sums[e], entry, w[l * 33 + j]);
       }
     }
 #pragma unroll
     for (int e = 0; e < OWN; ++e) {
-      const uint s = tid / DEPTH + uint(e) * (256 / DEPTH);
-      if (begin + i < rows && s < columns) {
-        row[long(s) * long(column_stride)] = conjugated ? conj(sums[e]) : sums[e];
-      }
+      const uint j = tid / DEPTH + uint(e) * (256 / DEPTH);
+      if (row + i < end && j < C.count) C.set(row + i, j, sums[e]);
     }
   }
+}
+
+// C := (I - V op(T) V^H) C.
+template <typename T>
+inline void apply_block(
+    device const T* V,
+    uint v_stride,
+    uint width,
+    device const T* triangle,
+    bool adjoint,
+    Columns<T> C,
+    uint rows,
+    uint tid,
+    threadgroup T* v,
+    threadgroup T* c,
+    threadgroup T* w) {
+  project<T>(V, v_stride, width, C, 0, rows, tid, v, c, w);
+  multiply_triangle<T>(triangle, adjoint, tid, w);
+  subtract<T>(V, v_stride, width, C, 0, rows, tid, v, w);
 }
 
 // A block reflector, or its adjoint, times the columns of C: a threadgroup 32 columns. V starts at
@@ -995,15 +1037,96 @@ template <typename T>
   THREADGROUP_ARRAY(T, c, block_size<T>());
   THREADGROUP_ARRAY(T, w, 32 * 33);
   const uint begin = group.x * WIDTH;
+  const Columns<T> some = {
+      C + long(group.y) * batch_stride + long(begin) * long(column_stride),
+      min(WIDTH, columns - begin), row_stride, column_stride, conjugated != 0};
   apply_block<T>(
-      A + (ulong(group.y) * n + first) * m + first, m,
-      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH),
-      C + long(group.y) * batch_stride + long(begin) * long(column_stride), m - first, width,
-      min(WIDTH, columns - begin), row_stride, column_stride, adjoint != 0, conjugated != 0, tid, v,
-      c, w);
+      A + (ulong(group.y) * n + first) * m + first, m, width,
+      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH), adjoint != 0, some,
+      m - first, tid, v, c, w);
 }
 
-// What products of tall matrices need of a block reflector: V, and V op(T). A row a thread.
+// What qr_apply does for tall matrices, in two launches, a threadgroup SPAN rows of 32 columns:
+// first the parts of V^H C, 32 x columns a threadgroup row and column-major.
+constexpr constant uint SPAN = 256;
+
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void qr_project(
+    device const T* V [[buffer(0)]],
+    device T* C [[buffer(1)]],
+    device T* parts [[buffer(2)]],
+    constant uint& rows [[buffer(3)]],
+    constant uint& width [[buffer(4)]],
+    constant uint& columns [[buffer(5)]],
+    constant uint& v_column_stride [[buffer(6)]],
+    constant long& v_batch_stride [[buffer(7)]],
+    constant uint& row_stride [[buffer(8)]],
+    constant uint& column_stride [[buffer(9)]],
+    constant long& batch_stride [[buffer(10)]],
+    constant uint& conjugated [[buffer(11)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, v, block_size<T>());
+  THREADGROUP_ARRAY(T, c, block_size<T>());
+  THREADGROUP_ARRAY(T, w, 32 * 33);
+  const uint column = group.x * WIDTH;
+  const Columns<T> some = {
+      C + long(group.z) * batch_stride + long(column) * long(column_stride),
+      min(WIDTH, columns - column), row_stride, column_stride, conjugated != 0};
+  project<T>(
+      V + long(group.z) * v_batch_stride, v_column_stride, width, some, group.y * SPAN,
+      min((group.y + 1) * SPAN, rows), tid, v, c, w);
+  device T* out = parts + ((ulong(group.z) * groups.y + group.y) * columns + column) * WIDTH;
+  for (uint e = tid; e < some.count * WIDTH; e += 256) out[e] = w[e % WIDTH * 33 + e / WIDTH];
+}
+
+// Then op(T) times their sum, and C - V times that.
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void qr_subtract(
+    device const T* V [[buffer(0)]],
+    device T* C [[buffer(1)]],
+    device const T* parts [[buffer(2)]],
+    device const T* triangles [[buffer(3)]],
+    constant uint& rows [[buffer(4)]],
+    constant uint& width [[buffer(5)]],
+    constant uint& columns [[buffer(6)]],
+    constant uint& v_column_stride [[buffer(7)]],
+    constant long& v_batch_stride [[buffer(8)]],
+    constant uint& row_stride [[buffer(9)]],
+    constant uint& column_stride [[buffer(10)]],
+    constant long& batch_stride [[buffer(11)]],
+    constant uint& conjugated [[buffer(12)]],
+    constant uint& block [[buffer(13)]],
+    constant uint& blocks [[buffer(14)]],
+    constant uint& adjoint [[buffer(15)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, v, block_size<T>());
+  THREADGROUP_ARRAY(T, w, 32 * 33);
+  const uint column = group.x * WIDTH;
+  const Columns<T> some = {
+      C + long(group.z) * batch_stride + long(column) * long(column_stride),
+      min(WIDTH, columns - column), row_stride, column_stride, conjugated != 0};
+  device const T* own_parts = parts + (ulong(group.z) * groups.y * columns + column) * WIDTH;
+  for (uint e = tid; e < WIDTH * WIDTH; e += 256) {
+    T sum = zero<T>();
+    if (e < some.count * WIDTH) {
+#pragma unroll(4)
+      for (uint p = 0; p < groups.y; ++p) sum = sum + own_parts[ulong(p) * columns * WIDTH + e];
+    }
+    w[e % WIDTH * 33 + e / WIDTH] = sum;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  multiply_triangle<T>(
+      triangles + (ulong(group.z) * blocks + block) * (WIDTH * WIDTH), adjoint != 0, tid, w);
+  subtract<T>(
+      V + long(group.z) * v_batch_stride, v_column_stride, width, some, group.y * SPAN,
+      min((group.y + 1) * SPAN, rows), tid, v, w);
+}
+
+// What GEMMs need of a block reflector: V, and V op(T). A row a thread.
 template <typename T>
 [[max_total_threads_per_threadgroup(128)]] kernel void qr_expand(
     device const T* A [[buffer(0)]],
@@ -1029,11 +1152,14 @@ template <typename T>
   const uint row = group.x * 128 + tid;
   if (row < height) {
     device const T* reflectors = A + (ulong(group.y) * n + first) * m + first;
+    const ulong begin = ulong(group.y) * height * width + row;
     T x[WIDTH];
 #pragma unroll
-    for (uint l = 0; l < WIDTH; ++l) x[l] = reflector_entry(reflectors, row, l, width, m);
-    const ulong begin = ulong(group.y) * height * width + row;
-    write_expanded<T>(x, t, V + begin, VT + begin, height, width);
+    for (uint l = 0; l < WIDTH; ++l) {
+      x[l] = reflector_entry(reflectors, row, l, width, m);
+      if (l < width) V[begin + ulong(l) * height] = x[l];
+    }
+    write_product<T>(x, t, VT + begin, height, width);
   }
 }
 
@@ -1054,11 +1180,11 @@ template <typename T>
   THREADGROUP_ARRAY(T, w, 32 * 33);
   const uint begin = last + group.x * WIDTH;
   device T* matrix = A + ulong(group.y) * m * n;
+  const Columns<T> some = {matrix + ulong(begin) * m + first, min(WIDTH, n - begin), 1u, m, false};
   apply_block<T>(
-      matrix + ulong(first) * m + first, m,
-      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH),
-      matrix + ulong(begin) * m + first, m - first, last - first, min(WIDTH, n - begin), 1u, m,
-      true, false, tid, v, c, w);
+      matrix + ulong(first) * m + first, m, last - first,
+      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH), true, some,
+      m - first, tid, v, c, w);
 }
 
 // The first columns of the identity, an entry a thread.
