@@ -338,7 +338,7 @@ template <typename T, int ROWS>
 inline Largest<T> updated_column(
     thread const PanelView<T>& view, uint k, uint c, uint done, uint which) {
   typedef real_t<T> R;
-  constexpr int AHEAD = ROWS == 1 ? 16 : 4;
+  constexpr int AHEAD = ROWS == 1 ? 8 : 4;
   const uint n = view.n;
   view.top[view.lane] = view.lane < done ? view.W[ulong(view.lane) * n + c] : zero<T>();
   simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -348,29 +348,28 @@ inline Largest<T> updated_column(
     T x[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-      const uint i = first + uint(r) * view.threads;
-      x[r] = zero<T>();
-      if (i < n) {
-        x[r] = i >= c ? view.matrix[ulong(c) * n + i]
-                      : adjoint_if(view.matrix[ulong(i) * n + c], view.hermitian);
-      }
+      const uint i = min(first + uint(r) * view.threads, n - 1);
+      const bool lower = i >= c;
+      const T entry = view.matrix[ulong(lower ? c : i) * n + (lower ? i : c)];
+      x[r] = adjoint_if(entry, view.hermitian && !lower);
     }
+    // The columns that are not done are zero.
+    device const T* l = view.L;
     for (uint j = 0; j < done; j += uint(AHEAD)) {
-      T l[AHEAD][ROWS];
+      T next[AHEAD][ROWS];
 #pragma unroll
       for (int e = 0; e < AHEAD; ++e) {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-          const uint i = first + uint(r) * view.threads;
-          l[e][r] = zero<T>();
-          if (j + uint(e) < done && i < n) l[e][r] = view.L[ulong(j + uint(e)) * n + i];
+          next[e][r] = l[uint(e) * n + min(first + uint(r) * view.threads, n - 1)];
         }
       }
 #pragma unroll
       for (int e = 0; e < AHEAD; ++e) {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) x[r] = mul_sub(x[r], l[e][r], view.top[j + uint(e)]);
+        for (int r = 0; r < ROWS; ++r) x[r] = mul_sub(x[r], next[e][r], view.top[j + uint(e)]);
       }
+      l += uint(AHEAD) * n;
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -448,7 +447,11 @@ template <typename T, int COLUMNS, int ROWS>
                        entries, n,     tid,   threads,          lane,  simd,    adjoint};
   const uint begin = is_first != 0 ? 0u : uint(next[group]);
   int failed = is_first != 0 ? 0 : info[group];
+  for (uint i = begin + tid; i < n; i += threads) {
+    for (uint j = 0; j < uint(COLUMNS); ++j) own_L[ulong(j) * n + i] = zero<T>();
+  }
   uint k = begin;
+  // The first step reads none of these zeros, and ends with a barrier.
   while (k < last) {
     const uint done = k - begin;
     const Largest<T> below = updated_column<T, ROWS>(view, k, k, done, 0);
