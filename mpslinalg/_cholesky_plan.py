@@ -21,11 +21,17 @@ PANEL = 128
 BLOCK_BYTES = 128
 # Rows below a panel that one threadgroup solves.
 BELOW = 128
+# Right-hand sides that leave most lanes idle where each has a lane, and the rows up to which the
+# lanes share the rows instead.
+FEW = 8
+FEW_ROWS = 64
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name in ("cholesky_solve", "cholesky_inverse"):
+        if name == "cholesky_solve" and _few(n, k):
+            return "cholesky_solve_few"
         if n <= SIMD:
             return f"{name}_simd"
         return _triangular_plan.regime(name, dtype, batch, n, n, k if name[-1] == "e" else n)
@@ -109,11 +115,19 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool) -> Tensor:
         return X
     factors, right = flattened(L), flattened(B)
     batch, n, k = right.shape
-    if n <= SIMD:
+    row, column, step = strides(factors)
+    if upper:
+        row, column = column, row
+    if _few(n, k):
+        width, rows = (lanes(n), 1) if n <= SIMD else (SIMD, 2)
+        teams = SIMD // width
+        columns = 1 if k == 1 else FEW
+        kernel("cholesky", "cholesky_solve_few", scalar(L.dtype), width, rows, columns)(
+            factors, right, X, n, k, batch, row, column, step, *strides(right), upper,
+            threads=(32 * -(-batch // teams),), group=(32,),
+        )  # fmt: skip
+    elif n <= SIMD:
         width = lanes(n)
-        row, column, step = strides(factors)
-        if upper:
-            row, column = column, row
         kernel("cholesky", "cholesky_solve_simd", scalar(L.dtype), width)(
             factors, right, X, n, k, batch, row, column, step, *strides(right), upper,
             threads=(32 * -(-k // width), -(-batch // (32 // width))), group=(32, 1),
@@ -121,6 +135,10 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool) -> Tensor:
     else:
         _solve_both(factors, right, flattened(X), upper)
     return X
+
+
+def _few(n: int, k: int) -> bool:
+    return n <= FEW_ROWS and (k == 1 or (k <= FEW and n > SIMD // 2))
 
 
 def _solve_both(factors: Tensor, B: Tensor, X: Tensor, upper: bool) -> None:

@@ -656,8 +656,141 @@ template <typename T, int N>
   store_solution<T, N>(x, X + (ulong(matrix) * columns + first) * n, place, n, own_columns, tile);
 }
 
-// The same for the columns of the identity: X = (L L^H)^-1. info: the first zero on the diagonal of
-// L, from 1, else 0.
+// x / d, where `inverse` is 1 / d if there is one.
+template <typename T> inline T divided(T x, T d, T inverse, bool invertible) {
+  return invertible ? mul(x, inverse) : quotient(x, d);
+}
+
+// The same for few columns, n <= N ROWS rows: a lane owns rows of all COLUMNS of them in registers,
+// and L lies in threadgroup memory by columns without its other triangle. Entry (i, j) is at
+// i + j (N ROWS) - j (j + 1) / 2.
+template <typename T, int N, int ROWS, int COLUMNS>
+[[max_total_threads_per_threadgroup(64)]] kernel void cholesky_solve_few(
+    device const T* L [[buffer(0)]],
+    device const T* B [[buffer(1)]],
+    device T* X [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& columns [[buffer(4)]],
+    constant uint& batch [[buffer(5)]],
+    constant uint& l_row_stride [[buffer(6)]],
+    constant uint& l_column_stride [[buffer(7)]],
+    constant long& l_batch_stride [[buffer(8)]],
+    constant uint& row_stride [[buffer(9)]],
+    constant uint& column_stride [[buffer(10)]],
+    constant long& batch_stride [[buffer(11)]],
+    constant uint& upper [[buffer(12)]],
+    uint simdgroup [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint SIZE = N * ROWS;
+  constexpr uint TRIANGLE = SIZE * (SIZE + 1) / 2;
+  THREADGROUP_ARRAY(T, triangles, (32 / N * TRIANGLE));
+  const uint team = lane / uint(N) * uint(N);
+  const uint place = lane % uint(N);
+  const uint matrix = simdgroup * (32 / N) + lane / uint(N);
+  const bool inside = matrix < batch;
+  threadgroup T* triangle = triangles + lane / uint(N) * TRIANGLE;
+  device const T* factor = L + long(matrix) * l_batch_stride;
+  threadgroup T* to = triangle;
+#pragma unroll(8)
+  for (uint j = 0; j < n; ++j) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const uint row = uint(r * N) + place;
+      T entry = zero<T>();
+      if (inside && row >= j && row < n) {
+        entry = factor[long(row) * long(l_row_stride) + long(j) * long(l_column_stride)];
+      }
+      if (row >= j && row < n) to[row] = upper != 0 ? conj(entry) : entry;
+    }
+    to += SIZE - 1 - j;
+  }
+  T x[ROWS][COLUMNS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const uint row = uint(r * N) + place;
+    device const T* from = B + long(matrix) * batch_stride + long(row) * long(row_stride);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      x[r][c] = zero<T>();
+      if (inside && row < n && uint(c) < columns) x[r][c] = from[uint(c) * ulong(column_stride)];
+    }
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  // A lane's rows of L^H are columns of L.
+  threadgroup const T* own[ROWS];
+  T d[ROWS];
+  T inverse[ROWS];
+  bool invertible[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const uint row = min(uint(r * N) + place, n - 1);
+    own[r] = triangle + row * SIZE - row * (row + 1) / 2;
+    d[r] = own[r][row];
+    invertible[r] = has_inverse(d[r]);
+    inverse[r] = quotient(one<T>(), d[r]);
+  }
+  threadgroup const T* column = triangle;
+#pragma unroll
+  for (int block = 0; block < ROWS; ++block) {
+    for (uint step = 0; step < uint(N) && uint(block * N) + step < n; ++step) {
+      const uint k = uint(block * N) + step;
+      T l[ROWS];
+#pragma unroll
+      for (int r = block; r < ROWS; ++r) l[r] = column[min(max(uint(r * N) + place, k), n - 1)];
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        const T own_known = divided(x[block][c], d[block], inverse[block], invertible[block]);
+        const T known = simd_shuffle(own_known, ushort(team + step));
+        x[block][c] = place == step ? known : x[block][c];
+#pragma unroll
+        for (int r = block; r < ROWS; ++r) {
+          const T less = mul_sub(x[r][c], l[r], known);
+          x[r][c] = r > block || place > step ? less : x[r][c];
+        }
+      }
+      column += SIZE - 1 - k;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    d[r] = conj(d[r]);
+    inverse[r] = conj(inverse[r]);
+  }
+#pragma unroll
+  for (int block = ROWS - 1; block >= 0; --block) {
+    for (uint end = min(uint(N), max(n, uint(block * N)) - uint(block * N)); end > 0; --end) {
+      const uint step = end - 1;
+      const uint k = uint(block * N) + step;
+      T l[ROWS];
+#pragma unroll
+      for (int r = 0; r <= block; ++r) l[r] = conj(own[r][max(uint(r * N) + place, k)]);
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        const T own_known = divided(x[block][c], d[block], inverse[block], invertible[block]);
+        const T known = simd_shuffle(own_known, ushort(team + step));
+        x[block][c] = place == step ? known : x[block][c];
+#pragma unroll
+        for (int r = 0; r <= block; ++r) {
+          const T less = mul_sub(x[r][c], l[r], known);
+          x[r][c] = r < block || place < step ? less : x[r][c];
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const uint row = uint(r * N) + place;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      if (inside && row < n && uint(c) < columns) {
+        X[(ulong(matrix) * columns + uint(c)) * n + row] = x[r][c];
+      }
+    }
+  }
+}
+
+// As cholesky_solve_simd for the columns of the identity: X = (L L^H)^-1. info: the first zero on
+// the diagonal of L, from 1, else 0.
 template <typename T, int N>
 [[max_total_threads_per_threadgroup(64)]] kernel void cholesky_inverse_simd(
     device const T* L [[buffer(0)]],
