@@ -656,9 +656,9 @@ template <typename T, int N>
   store_solution<T, N>(x, X + (ulong(matrix) * columns + first) * n, place, n, own_columns, tile);
 }
 
-// x / d, where `inverse` is 1 / d if there is one.
-template <typename T> inline T divided(T x, T d, T inverse, bool invertible) {
-  return invertible ? mul(x, inverse) : quotient(x, d);
+// x / d, by 1 / d where that is safe.
+template <typename T> inline T divided(T x, T d, T inverse) {
+  return has_inverse(d) ? mul(x, inverse) : quotient(x, d);
 }
 
 // The same for few columns, n <= N ROWS rows: a lane owns rows of all COLUMNS of them in registers,
@@ -720,62 +720,72 @@ template <typename T, int N, int ROWS, int COLUMNS>
   threadgroup const T* own[ROWS];
   T d[ROWS];
   T inverse[ROWS];
-  bool invertible[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
     const uint row = min(uint(r * N) + place, n - 1);
     own[r] = triangle + row * SIZE - row * (row + 1) / 2;
     d[r] = own[r][row];
-    invertible[r] = has_inverse(d[r]);
     inverse[r] = quotient(one<T>(), d[r]);
   }
+  // Both substitutions divide the entries of L, once for all columns, and what is found in the end.
   threadgroup const T* column = triangle;
 #pragma unroll
   for (int block = 0; block < ROWS; ++block) {
     for (uint step = 0; step < uint(N) && uint(block * N) + step < n; ++step) {
       const uint k = uint(block * N) + step;
+      const ushort source = ushort(team + step);
+      const T pivot = simd_shuffle(d[block], source);
+      const T reciprocal = simd_shuffle(inverse[block], source);
       T l[ROWS];
 #pragma unroll
-      for (int r = block; r < ROWS; ++r) l[r] = column[min(max(uint(r * N) + place, k), n - 1)];
+      for (int r = block; r < ROWS; ++r) {
+        const uint row = uint(r * N) + place;
+        const bool open = row > k && row < n;
+        l[r] = divided(column[open ? row : k], pivot, reciprocal);
+        l[r] = open ? l[r] : zero<T>();
+      }
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c) {
-        const T own_known = divided(x[block][c], d[block], inverse[block], invertible[block]);
-        const T known = simd_shuffle(own_known, ushort(team + step));
-        x[block][c] = place == step ? known : x[block][c];
+        const T known = simd_shuffle(x[block][c], source);
 #pragma unroll
-        for (int r = block; r < ROWS; ++r) {
-          const T less = mul_sub(x[r][c], l[r], known);
-          x[r][c] = r > block || place > step ? less : x[r][c];
-        }
+        for (int r = block; r < ROWS; ++r) x[r][c] = mul_sub(x[r][c], l[r], known);
       }
       column += SIZE - 1 - k;
     }
   }
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) x[r][c] = divided(x[r][c], d[r], inverse[r]);
     d[r] = conj(d[r]);
     inverse[r] = conj(inverse[r]);
   }
 #pragma unroll
   for (int block = ROWS - 1; block >= 0; --block) {
     for (uint end = min(uint(N), max(n, uint(block * N)) - uint(block * N)); end > 0; --end) {
-      const uint step = end - 1;
-      const uint k = uint(block * N) + step;
+      const uint k = uint(block * N) + end - 1;
+      const ushort source = ushort(team + end - 1);
+      const T pivot = simd_shuffle(d[block], source);
+      const T reciprocal = simd_shuffle(inverse[block], source);
       T l[ROWS];
 #pragma unroll
-      for (int r = 0; r <= block; ++r) l[r] = conj(own[r][max(uint(r * N) + place, k)]);
+      for (int r = 0; r <= block; ++r) {
+        const bool open = uint(r * N) + place < k;
+        l[r] = divided(conj(open ? own[r][k] : triangle[0]), pivot, reciprocal);
+        l[r] = open ? l[r] : zero<T>();
+      }
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c) {
-        const T own_known = divided(x[block][c], d[block], inverse[block], invertible[block]);
-        const T known = simd_shuffle(own_known, ushort(team + step));
-        x[block][c] = place == step ? known : x[block][c];
+        const T known = simd_shuffle(x[block][c], source);
 #pragma unroll
-        for (int r = 0; r <= block; ++r) {
-          const T less = mul_sub(x[r][c], l[r], known);
-          x[r][c] = r < block || place < step ? less : x[r][c];
-        }
+        for (int r = 0; r <= block; ++r) x[r][c] = mul_sub(x[r][c], l[r], known);
       }
     }
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) x[r][c] = divided(x[r][c], d[r], inverse[r]);
   }
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {

@@ -171,12 +171,13 @@ def test_strides(dtype: torch.dtype, n: int, view: str, upper: bool, device: str
     A = on(device, random_definite((1, 3, n, n), dtype))
     L, _ = _cholesky_plan.cholesky(A, upper)
     assert torch.equal(_cholesky_plan.cholesky(VIEWS[view](A), upper)[0], L)
+    for k in (1, 3, 9) if n <= SIMD else (3,):
+        B = on(device, testing.random((1, 3, n, k), dtype))
+        X = _cholesky_plan.cholesky_solve(B, L, upper)
+        strided = _cholesky_plan.cholesky_solve(VIEWS[view](B), VIEWS[view](L), upper)
+        assert torch.equal(strided, X)
     if n > SIMD:
         return  # from there on the triangular solve reads its strides
-    B = on(device, testing.random((1, 3, n, 3), dtype))
-    X = _cholesky_plan.cholesky_solve(B, L, upper)
-    strided = _cholesky_plan.cholesky_solve(VIEWS[view](B), VIEWS[view](L), upper)
-    assert torch.equal(strided, X)
     inverse, _ = _cholesky_plan.cholesky_inverse(L, upper)
     assert torch.equal(_cholesky_plan.cholesky_inverse(VIEWS[view](L), upper)[0], inverse)
 
@@ -209,6 +210,24 @@ def test_solve_and_inverse(dtype: torch.dtype, n: int, upper: bool, device: str)
     compare(testing.inverse_ratio(A, X), testing.inverse_ratio(A, X_lapack))
     exact = np.linalg.inv(A.to(double).numpy())
     compare(testing.forward_ratio(A, X, exact), testing.forward_ratio(A, X_lapack, exact))
+
+
+@each_upper
+@pytest.mark.parametrize("n", [34, 63, 64])
+@each_dtype
+def test_solve_for_few(dtype: torch.dtype, n: int, upper: bool, device: str) -> None:
+    every = definite(n, dtype)
+    A = every.A[torch.from_numpy(every.info == 0)][::4]
+    L = lapack.potrf(A, upper)[0]
+    stored = on(device, with_other_triangle(torch.from_numpy(L), upper, torch.nan))
+    for k in (1, 8):
+        B = testing.random((len(A), n, k), dtype, seed=2)
+        X = _cholesky_plan.cholesky_solve(on(device, B), stored, upper).cpu()
+        compare(testing.solve_ratio(A, X, B), testing.solve_ratio(A, lapack.potrs(L, B, upper), B))
+        parts = [
+            _cholesky_plan.cholesky_solve(on(device, B[..., i:]), stored, upper) for i in (0, 1)
+        ]
+        assert k == 1 or torch.equal(parts[0][..., 1:], parts[1])
 
 
 @each_upper
