@@ -278,8 +278,8 @@ def cholesky_solve(
         NotImplementedError: other dtypes.
 
     Never waits for the device; a zero on the diagonal gives infinities and NaN. n <= 32 is one
-    launch, for up to 8 columns n <= 64, beyond two triangular solves. ||B - A X|| <= c n eps ||A|| ||X||: LAPACK's test ratio
-    stays below its threshold of 30.
+    launch, n <= 64 for up to 8 columns, beyond two triangular solves.
+    ||B - A X|| <= c n eps ||A|| ||X||: LAPACK's test ratio stays below its threshold of 30.
 
     Source: LAPACK's potrs. Derivatives: Giles (2008).
     """

@@ -901,18 +901,29 @@ kernel void ldl_unpack(
   uint at = row;
   uint role = SINGLE;
   uint own_role = SINGLE;
-  for (uint i = n; i > 0; --i) {
-    const uint k = i - 1;
-    const int pivot = swaps[k];
-    role = role_of(pivot, k, role);
-    own_role = k == row ? role : own_role;
-    if (row > k) {
-      const bool in_block = role == FIRST && row == i;
-      T entry = zero<T>();
-      if (!in_block) entry = factors[long(at) * long(row_stride) + long(k) * long(column_stride)];
-      to[ulong(k) * n + row] = entry;
+  // Where an entry lies depends on pivots alone: several are on their way at once.
+  constexpr int AHEAD = 8;
+  for (uint i = n; i > 0; i -= min(i, uint(AHEAD))) {
+    T entries[AHEAD];
+#pragma unroll
+    for (int e = 0; e < AHEAD; ++e) {
+      entries[e] = zero<T>();
+      if (uint(e) < i) {
+        const uint k = i - 1 - uint(e);
+        const int pivot = swaps[k];
+        role = role_of(pivot, k, role);
+        own_role = k == row ? role : own_role;
+        const bool in_block = role == FIRST && row == k + 1;
+        if (row > k && !in_block) {
+          entries[e] = factors[long(at) * long(row_stride) + long(k) * long(column_stride)];
+        }
+        at = moved_by(at, pivot, k, role, n);
+      }
     }
-    at = moved_by(at, pivot, k, role, n);
+#pragma unroll
+    for (int e = 0; e < AHEAD; ++e) {
+      if (uint(e) < i && row > i - 1 - uint(e)) to[ulong(i - 1 - uint(e)) * n + row] = entries[e];
+    }
   }
   permutation[ulong(id.y) * n + row] = int(at);
   roles[ulong(id.y) * n + row] = int(own_role);

@@ -125,6 +125,8 @@ def run_plans(dtype: torch.dtype) -> None:
                 _lu_plan.lu_solve(LU, pivots, B, trans)
                 for upper in (False, True):
                     _triangular_plan.solve_triangular(A, B, upper, False, trans)
+    tall = _ldl_plan.MAX_THREADS + 1
+    _ldl_plan.ldl_factor(torch.zeros(1, tall, tall, dtype=dtype), False)
     for m in ROWS:
         for n in (1, 40):
             _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
