@@ -17,6 +17,8 @@ from mpslinalg._triangular_plan import solve_into
 GROUP_BYTES = 1024
 # Columns of a panel beyond that, between two products.
 PANEL = 128
+# Threads of a panel's group, which takes all rows that are left when they are no more than that.
+PANEL_THREADS = 256
 # Bytes of a block's row that a thread keeps in registers.
 BLOCK_BYTES = 128
 # Rows below a panel that one threadgroup solves.
@@ -86,18 +88,21 @@ def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> None:
     copy(matrices, A.mH if upper else A)
     batch, n, _ = matrices.shape
     block = _block(A)
-    panel = kernel("cholesky", "cholesky_panel", scalar(A.dtype), block, PANEL // 32)
     below = kernel("cholesky", "cholesky_below", scalar(A.dtype), block)
     for first in range(0, n, PANEL):
         last = min(first + PANEL, n)
-        threads = whole(last - first)
-        panel(matrices, info, n, first, last, threads=(threads * batch,), group=(threads,))
+        whole_height = n - first <= PANEL_THREADS
+        threads = whole(n - first if whole_height else last - first)
+        kernel("cholesky", "cholesky_panel", scalar(A.dtype), block, PANEL_THREADS // 32)(
+            matrices, info, n, first, last, threads=(threads * batch,), group=(threads,)
+        )
         if last == n:
             break
-        below(
-            matrices, n, first, last,
-            threads=(-(-(n - last) // BELOW) * BELOW, batch), group=(BELOW, 1),
-        )  # fmt: skip
+        if not whole_height:
+            below(
+                matrices, n, first, last,
+                threads=(-(-(n - last) // BELOW) * BELOW, batch), group=(BELOW, 1),
+            )  # fmt: skip
         update_hermitian(matrices, first, last)
     clear_upper(matrices)
     if upper:

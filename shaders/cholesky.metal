@@ -387,10 +387,10 @@ inline void row_steps(thread T (&x)[WIDTH], threadgroup const T* block, uint siz
   if constexpr (ACTIVE > STEPS) row_steps<T, WIDTH, ACTIVE - STEPS>(x, block, size);
 }
 
-// One threadgroup factors one matrix of `size` rows, left-looking in blocks of WIDTH columns; lane
-// i of simdgroup s owns row 32 s + i. L has its columns `stride` apart and takes the lower factor;
-// for `upper` its adjoint too, and zeros in its place when it is no longer needed. Returns as
-// `factor`; the pivot's simdgroup knows it.
+// One threadgroup factors the first `columns` columns of one matrix of `size` rows, left-looking in
+// blocks of WIDTH of them; lane i of simdgroup s owns row 32 s + i. L has its columns `stride`
+// apart and takes the lower factor; for `upper`, of all columns, its adjoint too, and zeros in its
+// place when it is no longer needed. Returns as `factor`; the pivot's simdgroup knows it.
 template <typename T, int WIDTH>
 inline int factor_group(
     device const T* A,
@@ -398,6 +398,7 @@ inline int factor_group(
     uint column_stride,
     device T* L,
     uint size,
+    uint columns,
     uint stride,
     bool upper,
     threadgroup T* block,
@@ -411,8 +412,8 @@ inline int factor_group(
   const uint row = top + lane;
   threadgroup T* own_tile = tile + simd * stage_size<T>();
   int failed = 0;
-  for (uint begin = 0; begin < size; begin += uint(WIDTH)) {
-    const uint width = min(uint(WIDTH), size - begin);
+  for (uint begin = 0; begin < columns; begin += uint(WIDTH)) {
+    const uint width = min(uint(WIDTH), columns - begin);
     const uint diagonal = begin / 32;
     T a[WIDTH];
     if (simd >= diagonal) {
@@ -494,13 +495,13 @@ template <typename T, int WIDTH, int SIMDS>
   THREADGROUP_ARRAY(T, tile, SIMDS * (stage_size<T>()));
   THREADGROUP_ARRAY(int, first_failed, 1);
   const int failed = factor_group<T, WIDTH>(
-      A + long(group) * batch_stride, row_stride, column_stride, L + ulong(group) * n * n, n, n,
+      A + long(group) * batch_stride, row_stride, column_stride, L + ulong(group) * n * n, n, n, n,
       upper != 0, block, tile, first_failed, tid, threads, lane, simd);
   if (tid == 0) info[group] = failed;
 }
 
-// The same in place for the rows and columns first .. last of a larger L, whose lower triangle
-// holds what is left of A. info, once set, stays.
+// The same in place for the columns first .. last of a larger L, whose lower triangle holds what is
+// left of A, and the rows from `first` on that have a thread. info, once set, stays.
 template <typename T, int WIDTH, int SIMDS>
 [[max_total_threads_per_threadgroup(256)]] kernel void cholesky_panel(
     device T* L [[buffer(0)]],
@@ -518,8 +519,8 @@ template <typename T, int WIDTH, int SIMDS>
   THREADGROUP_ARRAY(int, first_failed, 1);
   device T* corner = L + ulong(group) * n * n + ulong(first) * (n + 1);
   const int failed = factor_group<T, WIDTH>(
-      corner, 1u, n, corner, last - first, n, false, block, tile, first_failed, tid, threads, lane,
-      simd);
+      corner, 1u, n, corner, min(n - first, threads), last - first, n, false, block, tile,
+      first_failed, tid, threads, lane, simd);
   if (tid == 0) {
     const int before = first == 0 ? 0 : info[group];
     info[group] = before == 0 && failed != 0 ? int(first) + failed : before;
