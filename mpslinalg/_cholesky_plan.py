@@ -12,6 +12,8 @@ from mpslinalg._products import clear_upper, copy, product_name, update_hermitia
 from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
+# Two rows in each lane of a simdgroup.
+ROWS = 64
 # Bytes of a column up to which one threadgroup of a row a thread factors the whole matrix in one
 # launch: 256 rows of float32. 64 of 256 x 256 complex64 took 495 us that way on an H200.
 GROUP_BYTES = 1024
@@ -39,6 +41,8 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         return _triangular_plan.regime(name, dtype, batch, n, n, k if name[-1] == "e" else n)
     if n <= SIMD:
         return "cholesky_packed" if n <= TINY else "cholesky_simd"
+    if n <= ROWS:
+        return "cholesky_rows"
     if n * dtype.itemsize <= GROUP_BYTES:
         return "cholesky_group"
     return f"cholesky_panel of {PANEL} columns, cholesky_below, {product_name(n, n)}"
@@ -66,9 +70,14 @@ def cholesky(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
             matrices, L, info, n, batch, row, column, step, upper,
             threads=(whole(width * batch),), group=(32,),
         )  # fmt: skip
+    elif n <= ROWS:
+        kernel("cholesky", "cholesky_rows", scalar(A.dtype), _block(A))(
+            matrices, L, info, n, row, column, step, upper,
+            threads=(32 * batch,), group=(32,),
+        )  # fmt: skip
     elif n * A.element_size() <= GROUP_BYTES:
         threads = whole(n)
-        simdgroups = 2 if n <= 64 else 4 if n <= 128 else 8
+        simdgroups = 4 if n <= 128 else 8
         kernel("cholesky", "cholesky_group", scalar(A.dtype), _block(A), simdgroups)(
             matrices, L, info, n, row, column, step, upper,
             threads=(threads * batch,), group=(threads,),

@@ -264,7 +264,7 @@ def test_which_of_what_is_no_matrix(A: Any) -> None:
         ("solve", 8, "solve_simd"),
         ("inv", 40, "inverse_rows"),
         ("cholesky", 3, "cholesky_packed"),
-        ("cholesky_ex", 40, "cholesky_group"),
+        ("cholesky_ex", 40, "cholesky_rows"),
         ("cholesky", 300, "cholesky_panel of 128 columns, cholesky_below, products"),
         ("qr", 32, "qr_simd"),
         ("geqrf", 4, "qr_panel of 32 columns, qr_triangle, qr_update"),
