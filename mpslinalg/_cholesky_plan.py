@@ -8,7 +8,7 @@ from torch import Tensor
 from mpslinalg import _lu_plan, _op, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._lu_plan import SIMD, TINY
-from mpslinalg._products import clear_upper, copy, product_name, update_hermitian
+from mpslinalg._products import PRODUCT, clear_upper, copy, product_name, update_hermitian
 from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
@@ -94,7 +94,7 @@ def _block(A: Tensor) -> int:
 def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> None:
     factor = empty(A.shape, A) if upper else L
     matrices = flattened(factor)
-    copy(matrices, A.mH if upper else A)
+    lower(matrices, flattened(A.mT if upper else A), conjugated=upper)
     batch, n, _ = matrices.shape
     block = _block(A)
     below = kernel("cholesky", "cholesky_below", scalar(A.dtype), block)
@@ -113,9 +113,21 @@ def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> None:
                 threads=(-(-(n - last) // BELOW) * BELOW, batch), group=(BELOW, 1),
             )  # fmt: skip
         update_hermitian(matrices, first, last)
-    clear_upper(matrices)
+    if n > PANEL + PRODUCT:
+        # Panels leave zeros above the diagonal; torch's products reached beyond them.
+        clear_upper(matrices)
     if upper:
         copy(flattened(L), factor.mH)
+
+
+def lower(X: Tensor, A: Tensor, *, conjugated: bool) -> None:
+    """X := the lower triangle of A, zero above it, for a column-major X without gaps."""
+    batch, n, _ = A.shape
+    tiles = -(-n // 32)
+    kernel("cholesky", "cholesky_lower", scalar(X.dtype))(
+        A, X, n, *strides(A), conjugated,
+        threads=(256 * tiles, tiles, batch), group=(256, 1, 1),
+    )  # fmt: skip
 
 
 def _cholesky_fake(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _op, _triangular_plan
+from mpslinalg._cholesky_plan import lower
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import clear_upper, copy
 from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
@@ -62,7 +62,7 @@ def ldl_factor(A: Tensor, hermitian: bool) -> tuple[Tensor, Tensor, Tensor]:
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
     else:
-        copy(flattened(LD), A)
+        lower(flattened(LD), matrices, conjugated=False)
         _factor_blocked(flattened(LD), pivots, info, hermitian)
     return LD, pivots, info
 
@@ -82,8 +82,6 @@ def _factor_blocked(LD: Tensor, pivots: Tensor, info: Tensor, hermitian: bool) -
         )  # fmt: skip
         tiles = -(-(n - last) // TILE)
         update(LD, L, W, n, last, threads=(256 * tiles, tiles, batch), group=(256, 1, 1))
-    # Above the diagonal the values of A were copied, and the updates reached.
-    clear_upper(LD)
 
 
 def _ldl_factor_fake(A: Tensor, hermitian: bool) -> tuple[Tensor, Tensor, Tensor]:

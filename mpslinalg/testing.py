@@ -462,7 +462,7 @@ def _mirrored(A: NDArray[Any], hermitian: bool) -> NDArray[Any]:
 
 def _times_blocks(L: NDArray[Any], D: NDArray[Any]) -> NDArray[Any]:
     """L D for a tridiagonal D."""
-    product = L * np.diagonal(D)
+    product: NDArray[Any] = L * np.diagonal(D)
     product[:, :-1] += L[:, 1:] * np.diagonal(D, -1)
     product[:, 1:] += L[:, :-1] * np.diagonal(D, 1)
     return product

@@ -672,6 +672,45 @@ template <typename T, int WIDTH>
   }
 }
 
+// X := the lower triangle of A, conjugated or not, zero above its diagonal. A has any strides, X is
+// column-major; in tiles of 32 x 32 by 256 threads both are walked along memory.
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void cholesky_lower(
+    device const T* A [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    constant uint& n [[buffer(2)]],
+    constant uint& row_stride [[buffer(3)]],
+    constant uint& column_stride [[buffer(4)]],
+    constant long& batch_stride [[buffer(5)]],
+    constant uint& conjugated [[buffer(6)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, tile, 32 * 33);
+  device const T* from = A + long(group.z) * batch_stride;
+  const uint row = group.x * 32;
+  const uint column = group.y * 32;
+  const bool along_rows = column_stride < row_stride;
+#pragma unroll
+  for (uint e = tid; e < 32 * 32; e += 256) {
+    const uint i = along_rows ? e / 32 : e % 32;
+    const uint j = along_rows ? e % 32 : e / 32;
+    T entry = zero<T>();
+    if (row + i < n && column + j <= row + i) {
+      entry = from[long(row + i) * long(row_stride) + long(column + j) * long(column_stride)];
+    }
+    tile[j * 33 + i] = conjugated != 0 ? conj(entry) : entry;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+  for (uint e = tid; e < 32 * 32; e += 256) {
+    const uint i = e % 32;
+    const uint j = e / 32;
+    if (row + i < n && column + j < n) {
+      X[(ulong(group.z) * n + column + j) * n + row + i] = tile[j * 33 + i];
+    }
+  }
+}
+
 // x := (L L^H)^-1 x for a lane's column x of N rows, n of them in use, N lanes to a matrix. `from`
 // is the lane's row of L; `tile`, N x N, is left with L below the diagonal and L^H above.
 template <typename T, int N>

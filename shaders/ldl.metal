@@ -546,7 +546,8 @@ template <typename T, int COLUMNS, int ROWS>
 }
 
 // What a panel leaves to do: the lower triangle from row and column `last` on loses L W^T. One tile
-// of it by a group of 256 threads, which have 4 x 4 entries each; tiles above the diagonal rest.
+// of it by a group of 256 threads, which have 4 x 4 entries each. Nothing above the diagonal
+// changes.
 template <typename T, int COLUMNS>
 [[max_total_threads_per_threadgroup(256)]] kernel void ldl_update(
     device T* LD [[buffer(0)]],
@@ -607,7 +608,7 @@ template <typename T, int COLUMNS>
 #pragma unroll
       for (int r = 0; r < OWN; ++r) {
         const uint to_row = row + uint(r) * LANES + i;
-        if (to_row < n && to_column < n) {
+        if (to_row < n && to_column <= to_row) {
           device T* entry = matrix + ulong(to_column) * n + to_row;
           *entry = *entry + sum[r][c];
         }
