@@ -401,8 +401,8 @@ inline Largest<T> updated_column(
   const bool filled = view.lane < view.threads / 32;
   const R candidate = filled ? view.weights[other] : R(-1);
   const R best = simd_max_weight(candidate);
-  // The place of the entry comes along in the low digits.
-  const bool leads = filled && candidate == best && best >= R(0);
+  // The place of the entry comes along in the low digits. Of no entry they mean nothing.
+  const bool leads = filled && candidate == best;
   const uint code = simd_min(leads ? view.rows[other] * PANEL_SIMDS + view.lane : UINT_MAX);
   Largest<T> largest = {
       max(best, R(0)), code / PANEL_SIMDS, view.entries[which * PANEL_SIMDS + code % PANEL_SIMDS]};

@@ -219,6 +219,10 @@ def test_solve_for_few(dtype: torch.dtype, n: int, upper: bool, device: str) -> 
     every = definite(n, dtype)
     A = every.A[torch.from_numpy(every.info == 0)][::4]
     L = lapack.potrf(A, upper)[0]
+    if dtype.is_complex:
+        # Any factor of A will do, one with a complex diagonal, too.
+        phases = np.exp(1j * np.arange(n)).astype(L.dtype)
+        L = phases[:, None] * L if upper else L * phases
     stored = on(device, with_other_triangle(torch.from_numpy(L), upper, torch.nan))
     for k in (1, 8):
         B = testing.random((len(A), n, k), dtype, seed=2)
