@@ -34,7 +34,7 @@ FEW_ROWS = 64
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name in ("cholesky_solve", "cholesky_inverse"):
-        if name == "cholesky_solve" and _few(n, k):
+        if name == "cholesky_solve" and _few(n, k, dtype.itemsize):
             return "cholesky_solve_few"
         if n <= SIMD:
             return f"{name}_simd"
@@ -144,7 +144,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool) -> Tensor:
     row, column, step = strides(factors)
     if upper:
         row, column = column, row
-    if _few(n, k):
+    if _few(n, k, L.element_size()):
         width, rows = (lanes(n), 1) if n <= SIMD else (SIMD, 2)
         teams = SIMD // width
         columns = 1 if k == 1 else FEW
@@ -163,8 +163,10 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool) -> Tensor:
     return X
 
 
-def _few(n: int, k: int) -> bool:
-    return n <= FEW_ROWS and (k == 1 or (k <= FEW and n > SIMD // 2))
+def _few(n: int, k: int, itemsize: int) -> bool:
+    # A triangle of 64 rows of complex128 is more than threadgroup memory holds.
+    rows = FEW_ROWS if itemsize <= 8 else SIMD
+    return n <= rows and (k == 1 or (k <= FEW and n > SIMD // 2))
 
 
 def _solve_both(factors: Tensor, B: Tensor, X: Tensor, upper: bool) -> None:
