@@ -490,7 +490,8 @@ template <typename T, int COLUMNS, int ROWS>
     device T* w2 = w1 + n;
     const T b = below.entry;
     const T d = choice.keep ? d1 : d2;
-    const Block<T> block = block_of(d1, adjoint_if(b, adjoint), d2, adjoint);
+    Block<T> block = {b, d2, zero<T>(), one<T>()};
+    if (choice.two) block = block_of(d1, adjoint_if(b, adjoint), d2, adjoint);
     for (uint i = k + tid; i < n; i += threads) {
       T x = w1[i];
       T y = choice.keep ? x : w2[i];
