@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpslinalg import _lu_plan, _op, _triangular_plan
+from mpslinalg import _lu_plan, _op, _products, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._lu_plan import SIMD, TINY
-from mpslinalg._products import PRODUCT, clear_upper, copy, product_name, update_hermitian
+from mpslinalg._products import clear_upper, copy, product_name, update_hermitian
 from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
@@ -113,7 +113,7 @@ def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> None:
                 threads=(-(-(n - last) // BELOW) * BELOW, batch), group=(BELOW, 1),
             )  # fmt: skip
         update_hermitian(matrices, first, last)
-    if n > PANEL + PRODUCT:
+    if n > PANEL + _products.PRODUCT:
         # Panels leave zeros above the diagonal; torch's products reached beyond them.
         clear_upper(matrices)
     if upper:
