@@ -132,7 +132,8 @@ def ldl_ratio(A: Array, LD: Array, pivots: Array, hermitian: bool = False) -> Ra
     error, legal = np.zeros(A.shape[:-2]), np.ones(A.shape[:-2], bool)
     for index in np.ndindex(A.shape[:-2]):
         L, D, order, legal[index] = _unpacked(LD[index], pivots[index], hermitian)
-        product = L @ _ldexp(D, -exponent[index]) @ (L.conj() if hermitian else L).T
+        scaled = _times_blocks(L, _ldexp(D, -exponent[index]))
+        product = scaled @ (L.conj() if hermitian else L).T
         error[index] = _norm(product - A[index][order][:, order])
     return _ratio(error, n * eps * _norm(A), legal & _finite(LD))
 
@@ -493,6 +494,14 @@ def _mirrored(A: NDArray[Any], hermitian: bool) -> NDArray[Any]:
     if hermitian:
         below, diagonal = below.conj(), diagonal.real
     return np.asarray(np.tril(A, -1) + below + diagonal)
+
+
+def _times_blocks(L: NDArray[Any], D: NDArray[Any]) -> NDArray[Any]:
+    """L D for a tridiagonal D."""
+    product: NDArray[Any] = L * np.diagonal(D)
+    product[:, :-1] += L[:, 1:] * np.diagonal(D, -1)
+    product[:, 1:] += L[:, :-1] * np.diagonal(D, 1)
+    return product
 
 
 def _unpacked(

@@ -22,6 +22,7 @@ from mpslinalg import (
     _inverse_plan,
     _ldl_plan,
     _lu_plan,
+    _products,
     _qr_plan,
     _solve_plan,
     _triangular_plan,
@@ -125,10 +126,14 @@ def run_plans(dtype: torch.dtype) -> None:
                 _lu_plan.lu_solve(LU, pivots, B, trans)
                 for upper in (False, True):
                     _triangular_plan.solve_triangular(A, B, upper, False, trans)
+    tall = _ldl_plan.MAX_THREADS + 1
+    _ldl_plan.ldl_factor(torch.zeros(1, tall, tall, dtype=dtype), False)
     for m in ROWS:
         for n in (1, 40):
             _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
     _engines.kernel("info", "info_any", "int")(info, info, 2, threads=(256,), group=(256,))
+    products = _cholesky_plan.PANEL + _products.PRODUCT + 1
+    _cholesky_plan.cholesky(torch.zeros(1, products, products, dtype=dtype), False)
     for n in CHOLESKY_SIZES:
         A = torch.zeros(2, n, n, dtype=dtype)
         for upper in (False, True):
