@@ -8,7 +8,7 @@ from torch import Tensor
 from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._products import copy, product_name, subtract_product
-from mpslinalg._simdgroups import whole
+from mpslinalg._simdgroups import lanes, whole
 
 # Rows of a block, and the bytes of it that a lane keeps of a column in registers: with the
 # multipliers on their way, half of what an H200 gives each of 512 threads. Blocks of 64 rows of
@@ -23,6 +23,9 @@ THREADS = 128
 ROWS = 256
 FEW_SIMDGROUPS = 1024
 ROWS_OF_FEW_SIMDGROUPS = 128
+# Rows up to which matrices of at most 16 right-hand sides share a simdgroup, in blocks of 16, where
+# there are so many of them: a simdgroup each would leave half of its lanes without a column.
+SHARED = 64
 # Right-hand sides up to which all threads of a group share the rows of a matrix, and the rows from
 # which they do; for one, a simdgroup those of more than half a block. On an H200 8 right-hand sides
 # of 4096 matrices of 64 rows take 240 us that way.
@@ -71,7 +74,7 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
             A, B, X, n, k, *layout, threads=(threads * batch,), group=(threads,)
         )
         return
-    height, tiles = _tiles(n, k, itemsize)
+    height, tiles = _tiles(batch, n, k, itemsize)
     width = 32 // tiles
     threads = 32 if tiles > 1 else min(whole(k), THREADS)
     kernel("triangular", "triangular_columns", scalar(A.dtype), height, tiles)(
@@ -93,12 +96,17 @@ def _rows(batch: int, n: int, k: int, itemsize: int) -> int:
     """Rows that one launch solves."""
     if _few(n, k):
         return min(FEW_BYTES // ((1 if k == 1 else FEW) * itemsize), FEW_ROWS)
-    few = batch * -(-k // 32) * (2 if itemsize <= 4 else 1) < FEW_SIMDGROUPS
-    return ROWS_OF_FEW_SIMDGROUPS if few else ROWS
+    return ROWS_OF_FEW_SIMDGROUPS if _few_simdgroups(batch, k, itemsize) else ROWS
 
 
-def _tiles(n: int, k: int, itemsize: int) -> tuple[int, int]:
+def _few_simdgroups(batch: int, k: int, itemsize: int) -> bool:
+    return batch * -(-k // 32) * (2 if itemsize <= 4 else 1) < FEW_SIMDGROUPS
+
+
+def _tiles(batch: int, n: int, k: int, itemsize: int) -> tuple[int, int]:
     """Rows of a block, and matrices that share a simdgroup."""
+    if HEIGHT // 2 < n <= SHARED and k <= 16 and not _few_simdgroups(batch, k, itemsize):
+        return HEIGHT // 2, 32 // lanes(k, 8)
     most = min(COLUMN_BYTES // itemsize, HEIGHT)
     height = next(h for h in (4, 8, 16, 32) if h >= min(n, most))
     if n > height:

@@ -257,7 +257,7 @@ inline void solve_segment(
 }
 
 // What N solved rows of X take from the rows of another block, which turn round in `sum` once.
-template <typename T, int N>
+template <typename T, int N, int WIDTH>
 inline void subtract_block(
     thread T (&sum)[N],
     threadgroup const T* tile,
@@ -271,7 +271,7 @@ inline void subtract_block(
   read_share<T, ROWS>(entries, X, share, ROWS);
 #pragma unroll(1)
   for (uint first = 0; first < uint(N); first += uint(ROWS)) {
-    hand_over<T, ROWS, 32>(entries, share, exchange);
+    hand_over<T, ROWS, WIDTH>(entries, share, exchange);
     const uint next = first + uint(ROWS);
     read_share<T, ROWS>(
         entries, X + offset(of_X, next, 0), share, next < uint(N) ? uint(ROWS) : 0u);
@@ -351,16 +351,16 @@ template <typename T, int N, int TILES>
     T sum[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) sum[i] = zero<T>();
-    // Fewer rows than 32 come in one block.
-    if constexpr (TILES == 1) {
+    // Fewer rows than 16 come in one block.
+    if constexpr (N >= 16) {
       for (uint solved = 0; solved < row; solved += uint(N)) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        load_block<T, N, 1>(
-            a + offset(of_A, row, solved), of_A, a_batch, 1, rows, N, false, false, conjugated != 0,
-            tid, threads, tile);
+        load_block<T, N, TILES>(
+            a + offset(of_A, row, solved), of_A, a_batch, batch - first_matrix, rows, N, false,
+            false, conjugated != 0, tid, threads, tile);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        subtract_block<T, N>(
-            sum, tile, own + offset(of_X, solved, 0), of_X, share_X, place, of_team);
+        subtract_block<T, N, WIDTH>(
+            sum, of_matrix, own + offset(of_X, solved, 0), of_X, share_X, place, of_team);
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
