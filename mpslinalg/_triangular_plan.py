@@ -10,11 +10,10 @@ from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._products import copy, product_name, subtract_product
 from mpslinalg._simdgroups import lanes, whole
 
-# Rows of a block, and the bytes of it that a lane keeps of a column in registers: with the
-# multipliers on their way, half of what an H200 gives each of 512 threads. Blocks of 64 rows of
-# float32 would take 168 registers, these take 128.
-HEIGHT = 32
+# Bytes of a column that a lane keeps in registers where one block holds all of its rows, and the
+# rows of a block where it does not, or where a group has fewer threads than the block would rows.
 COLUMN_BYTES = 256
+HEIGHT = 32
 # Threads of a group: columns that share what it reads of A.
 THREADS = 128
 # Rows that one launch of triangular_columns solves; beyond, products take over. Sooner where too
@@ -76,8 +75,8 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
         return
     height, tiles = _tiles(batch, n, k, itemsize)
     width = 32 // tiles
-    threads = 32 if tiles > 1 else min(whole(k), THREADS)
-    kernel("triangular", "triangular_columns", scalar(A.dtype), height, tiles)(
+    threads = 32 if tiles > 1 or n <= HEIGHT else min(whole(k), THREADS)
+    kernel("triangular", "triangular_columns", scalar(A.dtype), height, tiles, int(n > height))(
         A, B, X, n, k, batch, *layout,
         threads=(threads * -(-k // (threads // 32 * width)), -(-batch // tiles)),
         group=(threads, 1),
@@ -107,12 +106,17 @@ def _tiles(batch: int, n: int, k: int, itemsize: int) -> tuple[int, int]:
     """Rows of a block, and matrices that share a simdgroup."""
     if HEIGHT // 2 < n <= SHARED and k <= 16 and not _few_simdgroups(batch, k, itemsize):
         return HEIGHT // 2, 32 // lanes(k, 8)
-    most = min(COLUMN_BYTES // itemsize, HEIGHT)
-    height = next(h for h in (4, 8, 16, 32) if h >= min(n, most))
-    if n > height:
-        return height, 1
+    most = COLUMN_BYTES // itemsize
+    if k <= 32:
+        most = min(most, HEIGHT)
+    if n > most:
+        # Of 48 rows three blocks of 16, not one of 32 and one that is half empty.
+        half = n <= HEIGHT + HEIGHT // 2
+        return (HEIGHT // 2 if half else min(most, HEIGHT)), 1
+    height = next(h for h in (4, 8, 16, 32, 64) if h >= n)
     # Of one or two columns a lane each, as far as threadgroup memory holds 32 matrices.
-    return height, 32 if k <= 2 and height <= 8 and height * itemsize <= 64 else 32 // height
+    whole_matrix = k <= 2 and height <= 8 and height * itemsize <= 64
+    return height, 32 if whole_matrix else max(32 // height, 1)
 
 
 def solve_triangular(

@@ -63,7 +63,7 @@ template <int N, bool ALONG> inline uint place_in_block(int line, int place) {
 
 // The blocks of TILES matrices, zero where nothing is read. N neighbouring threads take a line,
 // which lies along memory; each has several loads under way.
-template <typename T, int N, int TILES, bool ALONG>
+template <typename T, int N, int TILES, int MOST, bool ALONG>
 inline void load_lines(
     device const T* A,
     Lines lines,
@@ -74,7 +74,7 @@ inline void load_lines(
     uint threads,
     threadgroup T* tile) {
   constexpr int AT_ONCE = 32 / N;
-  constexpr int LOADS = TILES * N < 8 * AT_ONCE ? TILES * N / AT_ONCE : 8;
+  constexpr int LOADS = TILES * N < MOST * AT_ONCE ? TILES * N / AT_ONCE : MOST;
   T entries[LOADS];
   if constexpr (TILES == 1) {
     const int step = int(threads / uint(N));
@@ -126,7 +126,7 @@ inline void load_lines(
   }
 }
 
-template <typename T, int N, int TILES>
+template <typename T, int N, int TILES, int MOST>
 inline void load_block(
     device const T* A,
     Layout of_A,
@@ -142,12 +142,12 @@ inline void load_block(
     threadgroup T* tile) {
   if (of_A.along_rows) {
     const Lines lines = make_lines<N, true>(tid, rows, columns, of_A, diagonal, unit);
-    load_lines<T, N, TILES, true>(
+    load_lines<T, N, TILES, MOST, true>(
         A + lines.place * of_A.column, lines, batch_stride, matrices, conjugated, tid, threads,
         tile);
   } else {
     const Lines lines = make_lines<N, false>(tid, rows, columns, of_A, diagonal, unit);
-    load_lines<T, N, TILES, false>(
+    load_lines<T, N, TILES, MOST, false>(
         A + lines.place * of_A.row, lines, batch_stride, matrices, conjugated, tid, threads, tile);
   }
 }
@@ -292,7 +292,7 @@ inline void subtract_block(
 // owns a column in registers, N rows at a time, against the triangle in threadgroup memory; the
 // simdgroups of a group share one matrix. The strides of A say whether op transposes: `lower` is of
 // op(A). Neither the other triangle nor a unit diagonal is read. X must not be B.
-template <typename T, int N, int TILES>
+template <typename T, int N, int TILES, bool BLOCKED>
 [[max_total_threads_per_threadgroup(128)]] kernel void triangular_columns(
     device const T* A [[buffer(0)]],
     device const T* B [[buffer(1)]],
@@ -318,9 +318,11 @@ template <typename T, int N, int TILES>
   constexpr uint WIDTH = 32 / TILES;
   constexpr int ROWS = segment<N>();
   constexpr uint STRIDE = block_stride<T, N>();
+  constexpr int LOADS = BLOCKED || N > 32 ? 8 : 16;
+  constexpr uint THREADS = (BLOCKED && TILES == 1) || N > 32 ? 128 : 32;
   THREADGROUP_ARRAY(T, tile, TILES * STRIDE);
   THREADGROUP_ARRAY(T, inverse, TILES * N);
-  THREADGROUP_ARRAY(T, exchange, (TILES > 1 ? 32 : 128) * (ROWS + 1));
+  THREADGROUP_ARRAY(T, exchange, THREADS * (ROWS + 1));
   const uint threads = size.x;
   const uint place = tid % WIDTH;
   const uint team = TILES > 1 ? tid / WIDTH : 0;
@@ -343,7 +345,8 @@ template <typename T, int N, int TILES>
   const Share share_X = make_share<ROWS, WIDTH>(of_X, count, place);
   threadgroup T* of_team = exchange + tid / WIDTH * WIDTH * uint(ROWS + 1);
   threadgroup const T* of_matrix = tile + team * STRIDE;
-  for (uint row = 0; row < n; row += uint(N)) {
+#pragma unroll(1)
+  for (uint row = 0; row < (BLOCKED ? n : 1u); row += uint(N)) {
     const uint rows = min(uint(N), n - row);
     T entries[ROWS];
     read_share<T, ROWS>(entries, b + offset(of_B, row, 0), share_B, rows);
@@ -351,11 +354,10 @@ template <typename T, int N, int TILES>
     T sum[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) sum[i] = zero<T>();
-    // Fewer rows than 16 come in one block.
-    if constexpr (N >= 16) {
+    if constexpr (BLOCKED) {
       for (uint solved = 0; solved < row; solved += uint(N)) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        load_block<T, N, TILES>(
+        load_block<T, N, TILES, LOADS>(
             a + offset(of_A, row, solved), of_A, a_batch, batch - first_matrix, rows, N, false,
             false, conjugated != 0, tid, threads, tile);
         threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -364,7 +366,7 @@ template <typename T, int N, int TILES>
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    load_block<T, N, TILES>(
+    load_block<T, N, TILES, LOADS>(
         a + offset(of_A, row, row), of_A, a_batch, batch - first_matrix, rows, rows, true,
         unit != 0, conjugated != 0, tid, threads, tile);
     threadgroup_barrier(mem_flags::mem_threadgroup);
