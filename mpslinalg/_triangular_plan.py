@@ -68,7 +68,8 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
     A, B = _near(A), _near(B)
     layout = (*strides(A), *strides(B), *strides(X), lower, unit, conjugated)
     if _few(n, k):
-        threads = whole(n)
+        # Four simdgroups share the columns.
+        threads = whole(n) if k == 1 else max(whole(n), THREADS)
         kernel("triangular", "triangular_few", scalar(A.dtype), 1 if k == 1 else FEW)(
             A, B, X, n, k, *layout, threads=(threads * batch,), group=(threads,)
         )

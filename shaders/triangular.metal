@@ -185,7 +185,7 @@ inline uint turns_of(Share share, uint rows) {
 template <typename T, int ROWS>
 inline void read_share(thread T (&entries)[ROWS], device const T* B, Share share, uint rows) {
   const uint turns = turns_of(share, rows);
-  device const T* from = B + share.start;
+  device const T* from = B;
 #pragma unroll
   for (int e = 0; e < ROWS; ++e) {
     entries[e] = uint(e) < turns ? *from : zero<T>();
@@ -212,7 +212,7 @@ template <typename T, int ROWS, int WIDTH>
 inline void write_share(device T* X, Share share, uint rows, threadgroup const T* exchange) {
   simdgroup_barrier(mem_flags::mem_threadgroup);
   const uint turns = turns_of(share, rows);
-  device T* to = X + share.start;
+  device T* to = X;
   threadgroup const T* from = exchange + share.at;
 #pragma unroll
   for (int e = 0; e < ROWS; ++e) {
@@ -343,6 +343,8 @@ template <typename T, int N, int TILES, bool BLOCKED>
       X + long(matrix) * x_batch - offset(of_X, last, 0) + offset(of_X, 0, first_column);
   const Share share_B = make_share<ROWS, WIDTH>(of_B, count, place);
   const Share share_X = make_share<ROWS, WIDTH>(of_X, count, place);
+  b += share_B.start;
+  own += share_X.start;
   threadgroup T* of_team = exchange + tid / WIDTH * WIDTH * uint(ROWS + 1);
   threadgroup const T* of_matrix = tile + team * STRIDE;
 #pragma unroll(1)
@@ -399,10 +401,29 @@ template <typename T, int K> inline constexpr uint few_rows() {
   return 16384 / (K * sizeof(T)) < 512 ? 16384 / (K * sizeof(T)) : 512;
 }
 
+// Sums of COUNT values over the lanes; a lane gets that of value lane % COUNT.
+template <typename T, int COUNT> inline T sum_over_lanes(thread T (&values)[COUNT], uint lane) {
+#pragma unroll
+  for (int half_count = COUNT / 2; half_count > 0; half_count /= 2) {
+    const bool upper = (lane & uint(half_count)) != 0;
+#pragma unroll
+    for (int i = 0; i < half_count; ++i) {
+      const T kept = upper ? values[i + half_count] : values[i];
+      const T given = upper ? values[i] : values[i + half_count];
+      values[i] = kept + simd_shuffle_xor(given, ushort(half_count));
+    }
+  }
+#pragma unroll
+  for (int step = COUNT; step < 32; step *= 2) {
+    values[0] = values[0] + simd_shuffle_xor(values[0], ushort(step));
+  }
+  return values[0];
+}
+
 // One threadgroup solves op(A) X = B for at most K columns and few_rows() rows, which stay in
-// threadgroup memory: 32 rows at a time by one simdgroup, a row a lane. Where rows of op(A) lie
-// along memory, what the rows before take from these 32 is summed first, a simdgroup a row; else
-// what these take from all after them, a thread a row. Flags as above.
+// threadgroup memory: 32 rows at a time, a row a lane, the columns shared by up to four simdgroups.
+// Where rows of op(A) lie along memory, what the rows before take from these 32 is summed first,
+// some rows a simdgroup; else what these take from all after them, a thread a row. Flags as above.
 template <typename T, int K>
 [[max_total_threads_per_threadgroup(512)]] kernel void triangular_few(
     device const T* A [[buffer(0)]],
@@ -428,6 +449,8 @@ template <typename T, int K>
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
   constexpr uint ROWS = few_rows<T, K>();
+  constexpr int OWN = K < 4 ? K : K / 4;
+  constexpr int AT_ONCE = K * sizeof(T) > 32 ? 2 : 4;
   THREADGROUP_ARRAY(T, known, K * ROWS);
   THREADGROUP_ARRAY(T, block, 32 * 32);
   const bool reversed = lower == 0;
@@ -438,6 +461,8 @@ template <typename T, int K>
   device const T* a = A + long(group) * a_batch - offset(of_A, last, last);
   device const T* b = B + long(group) * b_batch - offset(of_B, last, 0);
   device T* own = X + long(group) * x_batch - offset(of_X, last, 0);
+  const uint first_column = simd * uint(OWN);
+  const bool solves = first_column < uint(K);
   for (uint row = tid; row < n; row += threads) {
 #pragma unroll
     for (int c = 0; c < K; ++c) known[uint(c) * ROWS + row] = zero<T>();
@@ -445,12 +470,13 @@ template <typename T, int K>
   for (uint top = 0; top < n; top += 32) {
     const uint size = min(32u, n - top);
     const bool owns = lane < size;
-    T right[K];
-    if (simd == 0) {
+    T right[OWN];
+    if (solves) {
 #pragma unroll
-      for (int c = 0; c < K; ++c) {
-        const bool inside = owns && uint(c) < columns;
-        right[c] = inside ? b[offset(of_B, top + lane, uint(c))] : zero<T>();
+      for (int c = 0; c < OWN; ++c) {
+        const uint column = first_column + uint(c);
+        const bool inside = owns && column < columns;
+        right[c] = inside ? b[offset(of_B, top + lane, column)] : zero<T>();
       }
     }
     for (uint e = tid; e < 32 * 32; e += threads) {
@@ -463,40 +489,50 @@ template <typename T, int K>
       block[j * 32 + (i - j) % 32] = conjugated != 0 ? conj(entry) : entry;
     }
     if (of_A.along_rows) {
-      for (uint i = simd; i < size; i += threads / 32) {
+      for (uint i = simd * uint(AT_ONCE); i < size; i += threads / 32 * uint(AT_ONCE)) {
         device const T* from = a + offset(of_A, top + i, lane);
-        T sum[K];
+        T sum[AT_ONCE * K];
 #pragma unroll
-        for (int c = 0; c < K; ++c) sum[c] = zero<T>();
-#pragma unroll(8)
+        for (int e = 0; e < AT_ONCE * K; ++e) sum[e] = zero<T>();
+#pragma unroll(4)
         for (uint j = lane; j < top; j += 32) {
-          T entry = *from;
+          T entries[AT_ONCE];
+#pragma unroll
+          for (int r = 0; r < AT_ONCE; ++r) {
+            const T entry = i + uint(r) < size ? from[long(r) * long(of_A.row)] : zero<T>();
+            entries[r] = conjugated != 0 ? conj(entry) : entry;
+          }
           from += 32 * long(of_A.column);
-          if (conjugated != 0) entry = conj(entry);
 #pragma unroll
-          for (int c = 0; c < K; ++c) sum[c] = mul_sub(sum[c], entry, known[uint(c) * ROWS + j]);
-        }
+          for (int c = 0; c < K; ++c) {
+            const T solved = known[uint(c) * ROWS + j];
 #pragma unroll
-        for (int c = 0; c < K; ++c) {
-          const T total = simd_sum(sum[c]);
-          if (lane == 0) known[uint(c) * ROWS + top + i] = total;
+            for (int r = 0; r < AT_ONCE; ++r) {
+              sum[c * AT_ONCE + r] = mul_sub(sum[c * AT_ONCE + r], entries[r], solved);
+            }
+          }
         }
+        const T total = sum_over_lanes<T, AT_ONCE * K>(sum, lane);
+        const uint row = i + lane % uint(AT_ONCE);
+        const uint column = lane / uint(AT_ONCE);
+        if (row < size && column < uint(K)) known[column * ROWS + top + row] = total;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (simd == 0) {
+    if (solves) {
       const T pivot = owns && unit == 0 ? block[lane * 32] : one<T>();
       const bool invertible = has_inverse(pivot);
       const T inverse = invertible ? quotient(one<T>(), pivot) : zero<T>();
-      T sum[K];
-      T x[K];
+      threadgroup T* own_known = known + first_column * ROWS + top + lane;
+      T sum[OWN];
+      T x[OWN];
 #pragma unroll
-      for (int c = 0; c < K; ++c) sum[c] = owns ? known[uint(c) * ROWS + top + lane] : zero<T>();
+      for (int c = 0; c < OWN; ++c) sum[c] = owns ? own_known[uint(c) * ROWS] : zero<T>();
 #pragma unroll(2)
       for (uint j = 0; j < size; ++j) {
         const T entry = block[j * 32 + (lane - j) % 32];
 #pragma unroll
-        for (int c = 0; c < K; ++c) {
+        for (int c = 0; c < OWN; ++c) {
           // Final once j is the lane's own row.
           x[c] = mul(right[c] + sum[c], inverse);
           if (!invertible) x[c] = quotient(right[c] + sum[c], pivot);
@@ -505,9 +541,10 @@ template <typename T, int K>
         }
       }
 #pragma unroll
-      for (int c = 0; c < K; ++c) {
-        if (owns) known[uint(c) * ROWS + top + lane] = x[c];
-        if (owns && uint(c) < columns) own[offset(of_X, top + lane, uint(c))] = x[c];
+      for (int c = 0; c < OWN; ++c) {
+        const uint column = first_column + uint(c);
+        if (owns) own_known[uint(c) * ROWS] = x[c];
+        if (owns && column < columns) own[offset(of_X, top + lane, column)] = x[c];
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
