@@ -17,40 +17,44 @@ def product_name(m: int, n: int) -> str:
     return "products" if max(m, n) <= PRODUCT else "matmul"
 
 
-def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
-    """C := C - A B in place, for batches of strided matrices, in full float32 precision.
+def subtract_product(C: Tensor, A: Tensor, B: Tensor, D: Tensor | None = None) -> None:
+    """C := D - A B for batches of strided matrices, in full float32 precision; D is C if not given.
 
-    Columns of C lie along memory, and no entry of C is one of A or B.
+    Columns of C lie along memory, and no entry of C is one of the others.
     """
-    if C.numel() == 0 or A.shape[-1] == 0:
+    if C.numel() == 0 or (A.shape[-1] == 0 and D is None):
         return
     alone = _memory(C) not in (_memory(A), _memory(B))
     if max(C.shape[-2:]) <= PRODUCT and alone and not B.is_conj():
-        _launch(C, A, B)
-    elif C.is_cuda and torch.backends.cuda.matmul.allow_tf32:
-        # TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold.
+        _launch(C, A, B, D)
+        return
+    # TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold.
+    reduced = C.is_cuda and torch.backends.cuda.matmul.allow_tf32
+    if reduced:
         torch.backends.cuda.matmul.allow_tf32 = False
-        try:
-            C.baddbmm_(A, B, alpha=-1)
-        finally:
+    try:
+        torch.baddbmm(C if D is None else D, A, B, alpha=-1, out=C)
+    finally:
+        if reduced:
             torch.backends.cuda.matmul.allow_tf32 = True
-    else:
-        C.baddbmm_(A, B, alpha=-1)
 
 
 def _memory(matrices: Tensor) -> int:
     return matrices.untyped_storage().data_ptr()
 
 
-def _launch(C: Tensor, A: Tensor, B: Tensor) -> None:
+def _launch(C: Tensor, A: Tensor, B: Tensor, D: Tensor | None) -> None:
     batch, m, n = C.shape
     conjugated = A.is_conj()
     if conjugated:
         A = A.conj()
     c_batch, c_row, c_column = C.stride()
     assert c_row == 1 or m == 1
-    kernel("products", "products_subtract", scalar(C.dtype))(
-        A, B, C, m, n, A.shape[-1], *strides(A), *strides(B), c_column, c_batch, conjugated,
+    name = "products_subtract" if D is None else "products_difference"
+    given = [A, B] if D is None else [A, B, D]
+    layout = [stride for matrices in given for stride in strides(matrices)]
+    kernel("products", name, scalar(C.dtype))(
+        *given, C, m, n, A.shape[-1], *layout, c_column, c_batch, conjugated,
         threads=(256 * -(-m // 64), -(-n // 64), batch), group=(256, 1, 1),
     )  # fmt: skip
 

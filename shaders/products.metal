@@ -5,12 +5,13 @@
 constexpr constant uint SIDE = 64;
 template <typename T> inline constexpr uint depth() { return sizeof(T) > 8 ? 8 : 16; }
 
-// One tile of C := C - op(A) op(B) by a group of 256 threads, which have 4 x 4 entries each; op
-// conjugates or does not. A and B have any strides, C is column-major.
+// One tile of C := D - op(A) op(B) by a group of 256 threads, which have 4 x 4 entries each; op
+// conjugates or does not. A, B and D have any strides, C is column-major; D may be C.
 template <typename T>
 inline void subtract_tile(
     device const T* A,
     device const T* B,
+    device const T* D,
     device T* C,
     uint row,
     uint column,
@@ -21,6 +22,8 @@ inline void subtract_tile(
     uint a_column_stride,
     uint b_row_stride,
     uint b_column_stride,
+    uint d_row_stride,
+    uint d_column_stride,
     uint c_column_stride,
     bool a_conjugated,
     bool b_conjugated,
@@ -85,8 +88,9 @@ inline void subtract_tile(
     for (int r = 0; r < OWN; ++r) {
       const uint c_row = row + uint(r) * LANES + i;
       if (c_row < m && c_column < n) {
-        device T* entry = C + ulong(c_column) * c_column_stride + c_row;
-        *entry = *entry + sum[r][c];
+        const T before =
+            D[long(c_row) * long(d_row_stride) + long(c_column) * long(d_column_stride)];
+        C[ulong(c_column) * c_column_stride + c_row] = before + sum[r][c];
       }
     }
   }
@@ -116,9 +120,42 @@ template <typename T>
   THREADGROUP_ARRAY(T, b_tile, (depth<T>() * (SIDE + 1)));
   subtract_tile<T>(
       A + long(group.z) * a_batch_stride, B + long(group.z) * b_batch_stride,
-      C + long(group.z) * c_batch_stride, group.x * SIDE, group.y * SIDE, m, n, inner, a_row_stride,
-      a_column_stride, b_row_stride, b_column_stride, c_column_stride, conjugated != 0, false, tid,
-      a_tile, b_tile);
+      C + long(group.z) * c_batch_stride, C + long(group.z) * c_batch_stride, group.x * SIDE,
+      group.y * SIDE, m, n, inner, a_row_stride, a_column_stride, b_row_stride, b_column_stride, 1u,
+      c_column_stride, c_column_stride, conjugated != 0, false, tid, a_tile, b_tile);
+}
+
+// C := D - op(A) B; C is none of the others.
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void products_difference(
+    device const T* A [[buffer(0)]],
+    device const T* B [[buffer(1)]],
+    device const T* D [[buffer(2)]],
+    device T* C [[buffer(3)]],
+    constant uint& m [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant uint& inner [[buffer(6)]],
+    constant uint& a_row_stride [[buffer(7)]],
+    constant uint& a_column_stride [[buffer(8)]],
+    constant long& a_batch_stride [[buffer(9)]],
+    constant uint& b_row_stride [[buffer(10)]],
+    constant uint& b_column_stride [[buffer(11)]],
+    constant long& b_batch_stride [[buffer(12)]],
+    constant uint& d_row_stride [[buffer(13)]],
+    constant uint& d_column_stride [[buffer(14)]],
+    constant long& d_batch_stride [[buffer(15)]],
+    constant uint& c_column_stride [[buffer(16)]],
+    constant long& c_batch_stride [[buffer(17)]],
+    constant uint& conjugated [[buffer(18)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, a_tile, (depth<T>() * (SIDE + 1)));
+  THREADGROUP_ARRAY(T, b_tile, (depth<T>() * (SIDE + 1)));
+  subtract_tile<T>(
+      A + long(group.z) * a_batch_stride, B + long(group.z) * b_batch_stride,
+      D + long(group.z) * d_batch_stride, C + long(group.z) * c_batch_stride, group.x * SIDE,
+      group.y * SIDE, m, n, inner, a_row_stride, a_column_stride, b_row_stride, b_column_stride,
+      d_row_stride, d_column_stride, c_column_stride, conjugated != 0, false, tid, a_tile, b_tile);
 }
 
 // The same between blocks of one column-major m x n matrix: A22 := A22 - A21 A12, where the first
@@ -138,8 +175,8 @@ template <typename T>
   device T* left = matrix + ulong(first) * m;
   device T* right = matrix + ulong(last) * m;
   subtract_tile<T>(
-      left + last, right + first, right + last, group.x * SIDE, group.y * SIDE, m - last, n - last,
-      last - first, 1u, m, 1u, m, m, false, false, tid, a_tile, b_tile);
+      left + last, right + first, right + last, right + last, group.x * SIDE, group.y * SIDE,
+      m - last, n - last, last - first, 1u, m, 1u, m, 1u, m, m, false, false, tid, a_tile, b_tile);
 }
 
 // The same where A is hermitian and only its lower triangle is wanted: A22 := A22 - A21 A21^H.
@@ -155,10 +192,11 @@ template <typename T>
   THREADGROUP_ARRAY(T, b_tile, (depth<T>() * (SIDE + 1)));
   device T* matrix = A + ulong(group.z) * n * n;
   device T* left = matrix + ulong(first) * n + last;
+  device T* rest = matrix + ulong(last) * n + last;
   if (group.x >= group.y) {
     subtract_tile<T>(
-        left, left, matrix + ulong(last) * n + last, group.x * SIDE, group.y * SIDE, n - last,
-        n - last, last - first, 1u, n, n, 1u, n, false, true, tid, a_tile, b_tile);
+        left, left, rest, rest, group.x * SIDE, group.y * SIDE, n - last, n - last, last - first,
+        1u, n, n, 1u, 1u, n, n, false, true, tid, a_tile, b_tile);
   }
 }
 
