@@ -10,11 +10,13 @@ from mpslinalg._engines import flattened, kernel, scalar, strides
 # Sides of C up to which our product is launched. Beyond, a GEMM's speed outweighs what torch spends
 # on a call: 25 us of the host on an H200, five times a launch of ours.
 PRODUCT = 1024
+# Columns of C up to which rows of A are summed one by one: a tile would mostly be empty.
+FEW = 8
 
 
 def product_name(m: int, n: int) -> str:
     """What multiplies m x n updates, in a word for `which`."""
-    return "products" if max(m, n) <= PRODUCT else "matmul"
+    return "products" if max(m, n) <= PRODUCT or n <= FEW else "matmul"
 
 
 def subtract_product(C: Tensor, A: Tensor, B: Tensor, D: Tensor | None = None) -> None:
@@ -25,7 +27,8 @@ def subtract_product(C: Tensor, A: Tensor, B: Tensor, D: Tensor | None = None) -
     if C.numel() == 0 or (A.shape[-1] == 0 and D is None):
         return
     alone = _memory(C) not in (_memory(A), _memory(B))
-    if max(C.shape[-2:]) <= PRODUCT and alone and not B.is_conj():
+    few = D is not None and C.shape[-1] <= FEW
+    if (few or max(C.shape[-2:]) <= PRODUCT) and alone and not B.is_conj():
         _launch(C, A, B, D)
         return
     # TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold.
@@ -50,11 +53,19 @@ def _launch(C: Tensor, A: Tensor, B: Tensor, D: Tensor | None) -> None:
         A = A.conj()
     c_batch, c_row, c_column = C.stride()
     assert c_row == 1 or m == 1
-    name = "products_subtract" if D is None else "products_difference"
     given = [A, B] if D is None else [A, B, D]
     layout = [stride for matrices in given for stride in strides(matrices)]
+    values = (m, n, A.shape[-1], *layout, c_column, c_batch, conjugated)
+    if D is not None and n <= FEW:
+        columns = 1 if n == 1 else FEW
+        rows = 8 if columns * C.element_size() > 32 else 16
+        kernel("products", "products_few", scalar(C.dtype), columns)(
+            *given, C, *values, threads=(128 * -(-m // rows), batch), group=(128, 1)
+        )
+        return
+    name = "products_subtract" if D is None else "products_difference"
     kernel("products", name, scalar(C.dtype))(
-        *given, C, m, n, A.shape[-1], *layout, c_column, c_batch, conjugated,
+        *given, C, *values,
         threads=(256 * -(-m // 64), -(-n // 64), batch), group=(256, 1, 1),
     )  # fmt: skip
 

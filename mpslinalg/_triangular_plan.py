@@ -16,12 +16,12 @@ COLUMN_BYTES = 256
 HEIGHT = 32
 # Threads of a group: columns that share what it reads of A.
 THREADS = 128
-# Rows that one launch of triangular_columns solves; beyond, products take over. Sooner where too
-# few simdgroups fill a GPU: 64 systems of 256 complex64 with as many right-hand sides take 450 us
-# in one launch on an H200, 290 in two.
+# Rows that one launch of triangular_columns solves; beyond, products take over. Sooner where so few
+# simdgroups, half as many of float32, leave each alone on its part of a GPU: products then spread
+# the work over more of them.
 ROWS = 256
-FEW_SIMDGROUPS = 1024
-ROWS_OF_FEW_SIMDGROUPS = 128
+FEW_SIMDGROUPS = 2048
+ROWS_OF_FEW_SIMDGROUPS = 64
 # Rows up to which matrices of at most 16 right-hand sides share a simdgroup, in blocks of 16, where
 # there are so many of them: a simdgroup each would leave half of its lanes without a column.
 SHARED = 64
@@ -99,7 +99,7 @@ def _rows(batch: int, n: int, k: int, itemsize: int) -> int:
 
 
 def _few_simdgroups(batch: int, k: int, itemsize: int) -> bool:
-    return batch * -(-k // 32) * (2 if itemsize <= 4 else 1) < FEW_SIMDGROUPS
+    return batch * -(-k // 32) * (2 if itemsize <= 4 else 1) <= FEW_SIMDGROUPS
 
 
 def _tiles(batch: int, n: int, k: int, itemsize: int) -> tuple[int, int]:

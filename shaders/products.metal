@@ -1,3 +1,4 @@
+#include "reduce.h"
 #include "scalar.h"
 
 // Sides of a tile of C, and the columns of A that meet it at once: the two factors take 16
@@ -156,6 +157,118 @@ template <typename T>
       D + long(group.z) * d_batch_stride, C + long(group.z) * c_batch_stride, group.x * SIDE,
       group.y * SIDE, m, n, inner, a_row_stride, a_column_stride, b_row_stride, b_column_stride,
       d_row_stride, d_column_stride, c_column_stride, conjugated != 0, false, tid, a_tile, b_tile);
+}
+
+// Rows of C that one simdgroup has at once in products_few, and a group of four.
+template <typename T, int K> inline constexpr int rows_at_once() {
+  return K * sizeof(T) > 32 ? 2 : 4;
+}
+
+// The same for at most K columns, some rows of C a group of 128 threads. Where rows of A lie along
+// memory a simdgroup goes along a few of them; else neighbouring lanes take neighbouring rows, and
+// the parts of the sums meet in threadgroup memory.
+template <typename T, int K>
+[[max_total_threads_per_threadgroup(128)]] kernel void products_few(
+    device const T* A [[buffer(0)]],
+    device const T* B [[buffer(1)]],
+    device const T* D [[buffer(2)]],
+    device T* C [[buffer(3)]],
+    constant uint& m [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant uint& inner [[buffer(6)]],
+    constant uint& a_row_stride [[buffer(7)]],
+    constant uint& a_column_stride [[buffer(8)]],
+    constant long& a_batch_stride [[buffer(9)]],
+    constant uint& b_row_stride [[buffer(10)]],
+    constant uint& b_column_stride [[buffer(11)]],
+    constant long& b_batch_stride [[buffer(12)]],
+    constant uint& d_row_stride [[buffer(13)]],
+    constant uint& d_column_stride [[buffer(14)]],
+    constant long& d_batch_stride [[buffer(15)]],
+    constant uint& c_column_stride [[buffer(16)]],
+    constant long& c_batch_stride [[buffer(17)]],
+    constant uint& conjugated [[buffer(18)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  constexpr int OWN = rows_at_once<T, K>();
+  constexpr uint ROWS = 4 * OWN;
+  constexpr uint PARTS = 128 / ROWS;
+  THREADGROUP_ARRAY(T, sums, PARTS * ROWS * K);
+  device const T* a = A + long(group.y) * a_batch_stride;
+  device const T* b = B + long(group.y) * b_batch_stride;
+  const uint first = group.x * ROWS;
+  const bool along_rows = a_column_stride < a_row_stride;
+  const uint parts = along_rows ? 1 : PARTS;
+  if (along_rows) {
+    const uint row = first + simd * uint(OWN);
+    T sum[OWN * K];
+#pragma unroll
+    for (int e = 0; e < OWN * K; ++e) sum[e] = zero<T>();
+#pragma unroll(4)
+    for (uint j = lane; j < inner; j += 32) {
+      T entries[OWN];
+#pragma unroll
+      for (int r = 0; r < OWN; ++r) {
+        const bool inside = row + uint(r) < m;
+        const T entry =
+            inside ? a[long(row + uint(r)) * long(a_row_stride) + long(j) * long(a_column_stride)]
+                   : zero<T>();
+        entries[r] = conjugated != 0 ? conj(entry) : entry;
+      }
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+        const T factor = uint(c) < n
+                             ? b[long(j) * long(b_row_stride) + long(c) * long(b_column_stride)]
+                             : zero<T>();
+#pragma unroll
+        for (int r = 0; r < OWN; ++r) {
+          sum[c * OWN + r] = mul_sub(sum[c * OWN + r], entries[r], factor);
+        }
+      }
+    }
+    const T total = sum_over_lanes<T, OWN * K>(sum, lane);
+    if (lane < uint(OWN * K)) {
+      sums[lane / uint(OWN) * ROWS + simd * uint(OWN) + lane % uint(OWN)] = total;
+    }
+  } else {
+    const uint row = first + tid % ROWS;
+    T sum[K];
+#pragma unroll
+    for (int c = 0; c < K; ++c) sum[c] = zero<T>();
+#pragma unroll(8)
+    for (uint j = tid / ROWS; j < inner; j += PARTS) {
+      T entry = zero<T>();
+      if (row < m) entry = a[long(row) * long(a_row_stride) + long(j) * long(a_column_stride)];
+      if (conjugated != 0) entry = conj(entry);
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+        const T factor = uint(c) < n
+                             ? b[long(j) * long(b_row_stride) + long(c) * long(b_column_stride)]
+                             : zero<T>();
+        sum[c] = mul_sub(sum[c], entry, factor);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+      sums[(tid / ROWS * uint(K) + uint(c)) * ROWS + tid % ROWS] = sum[c];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint row = first + tid % ROWS;
+  const uint column = tid / ROWS;
+  if (row < m && column < n) {
+    T total = zero<T>();
+    for (uint part = 0; part < parts; ++part) {
+      total = total + sums[(part * uint(K) + column) * ROWS + tid % ROWS];
+    }
+    const T before =
+        D[long(group.y) * d_batch_stride + long(row) * long(d_row_stride) +
+          long(column) * long(d_column_stride)];
+    C[long(group.y) * c_batch_stride + long(column) * long(c_column_stride) + long(row)] =
+        before + total;
+  }
 }
 
 // The same between blocks of one column-major m x n matrix: A22 := A22 - A21 A12, where the first

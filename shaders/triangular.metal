@@ -1,3 +1,4 @@
+#include "reduce.h"
 #include "scalar.h"
 #include "tile.h"
 
@@ -399,25 +400,6 @@ template <typename T, int N, int TILES, bool BLOCKED>
 // What threadgroup memory holds of K right-hand sides in triangular_few.
 template <typename T, int K> inline constexpr uint few_rows() {
   return 16384 / (K * sizeof(T)) < 512 ? 16384 / (K * sizeof(T)) : 512;
-}
-
-// Sums of COUNT values over the lanes; a lane gets that of value lane % COUNT.
-template <typename T, int COUNT> inline T sum_over_lanes(thread T (&values)[COUNT], uint lane) {
-#pragma unroll
-  for (int half_count = COUNT / 2; half_count > 0; half_count /= 2) {
-    const bool upper = (lane & uint(half_count)) != 0;
-#pragma unroll
-    for (int i = 0; i < half_count; ++i) {
-      const T kept = upper ? values[i + half_count] : values[i];
-      const T given = upper ? values[i] : values[i + half_count];
-      values[i] = kept + simd_shuffle_xor(given, ushort(half_count));
-    }
-  }
-#pragma unroll
-  for (int step = COUNT; step < 32; step *= 2) {
-    values[0] = values[0] + simd_shuffle_xor(values[0], ushort(step));
-  }
-  return values[0];
 }
 
 // One threadgroup solves op(A) X = B for at most K columns and few_rows() rows, which stay in

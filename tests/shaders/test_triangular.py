@@ -139,9 +139,9 @@ def test_matrices_that_share_a_simdgroup(
     )
 
 
-@pytest.mark.parametrize(("n", "k"), [(17, 9), (33, 2), (48, 8), (64, 7), (64, 16)])
+@pytest.mark.parametrize(("n", "k"), [(17, 9), (33, 2), (48, 8), (64, 7), (64, 16), (129, 33)])
 @each_dtype
-def test_large_matrices_that_share_a_simdgroup(
+def test_many_simdgroups(
     dtype: torch.dtype, n: int, k: int, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     monkeypatch.setattr(_triangular_plan, "FEW_SIMDGROUPS", 0)
