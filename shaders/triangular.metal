@@ -74,7 +74,7 @@ inline void load_lines(
     uint tid,
     uint threads,
     threadgroup T* tile) {
-  constexpr int AT_ONCE = 32 / N;
+  constexpr int AT_ONCE = N < 32 ? 32 / N : 1;
   constexpr int LOADS = TILES * N < MOST * AT_ONCE ? TILES * N / AT_ONCE : MOST;
   T entries[LOADS];
   if constexpr (TILES == 1) {

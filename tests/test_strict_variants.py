@@ -125,6 +125,12 @@ def run_plans(dtype: torch.dtype) -> None:
                 _lu_plan.lu_solve(LU, pivots, B, trans)
                 for upper in (False, True):
                     _triangular_plan.solve_triangular(A, B, upper, False, trans)
+    # Large batches, and triangles that parts of a few columns solve.
+    many = _triangular_plan.FEW_SIMDGROUPS + 1
+    for batch, n, k in ((many, 40, 8), (many, 40, 16), (many, 129, 33), (1, 600, 1), (1, 600, 8)):
+        A = torch.zeros(n, n, dtype=dtype).expand(batch, n, n)
+        B = torch.zeros(n, k, dtype=dtype).expand(batch, n, k)
+        _triangular_plan.solve_triangular(A, B, False, False, 0)
     for m in ROWS:
         for n in (1, 40):
             _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
