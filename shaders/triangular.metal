@@ -319,7 +319,7 @@ template <typename T, int N, int TILES, bool BLOCKED>
   constexpr uint WIDTH = 32 / TILES;
   constexpr int ROWS = segment<N>();
   constexpr uint STRIDE = block_stride<T, N>();
-  constexpr int LOADS = BLOCKED || N > 32 ? 8 : 16;
+  constexpr int LOADS = BLOCKED ? 8 : 16;
   constexpr uint THREADS = (BLOCKED && TILES == 1) || N > 32 ? 128 : 32;
   THREADGROUP_ARRAY(T, tile, TILES * STRIDE);
   THREADGROUP_ARRAY(T, inverse, TILES * N);
@@ -432,6 +432,7 @@ template <typename T, int K>
     uint simd [[simdgroup_index_in_threadgroup]]) {
   constexpr uint ROWS = few_rows<T, K>();
   constexpr int OWN = K < 4 ? K : K / 4;
+  constexpr uint LOADS = K * sizeof(T) > 32 ? 4 : 8;
   constexpr int AT_ONCE = K * sizeof(T) > 32 ? 2 : 4;
   THREADGROUP_ARRAY(T, known, K * ROWS);
   THREADGROUP_ARRAY(T, block, 32 * 32);
@@ -461,14 +462,26 @@ template <typename T, int K>
         right[c] = inside ? b[offset(of_B, top + lane, column)] : zero<T>();
       }
     }
-    for (uint e = tid; e < 32 * 32; e += threads) {
-      const uint i = of_A.along_rows ? e / 32 : e % 32;
-      const uint j = of_A.along_rows ? e % 32 : e / 32;
-      T entry = zero<T>();
-      if (i < size && (i > j || (i == j && unit == 0))) {
-        entry = a[offset(of_A, top + i, top + j)];
+    // Loads first, then stores: a compiler does not move one past the other.
+#pragma unroll(1)
+    for (uint begin = tid; begin < 32 * 32; begin += LOADS * threads) {
+      T entries[LOADS];
+#pragma unroll
+      for (uint load = 0; load < LOADS; ++load) {
+        const uint e = begin + load * threads;
+        const uint i = of_A.along_rows ? e / 32 : e % 32;
+        const uint j = of_A.along_rows ? e % 32 : e / 32;
+        const bool read = max(i, j) < size && (i > j || (i == j && unit == 0));
+        const T entry = read ? a[offset(of_A, top + i, top + j)] : zero<T>();
+        entries[load] = conjugated != 0 ? conj(entry) : entry;
       }
-      block[j * 32 + (i - j) % 32] = conjugated != 0 ? conj(entry) : entry;
+#pragma unroll
+      for (uint load = 0; load < LOADS; ++load) {
+        const uint e = begin + load * threads;
+        const uint i = of_A.along_rows ? e / 32 : e % 32;
+        const uint j = of_A.along_rows ? e % 32 : e / 32;
+        if (e < 32 * 32) block[j * 32 + (i - j) % 32] = entries[load];
+      }
     }
     if (of_A.along_rows) {
       for (uint i = simd * uint(AT_ONCE); i < size; i += threads / 32 * uint(AT_ONCE)) {
