@@ -6,6 +6,59 @@
 constexpr constant uint SIDE = 64;
 template <typename T> inline constexpr uint depth() { return sizeof(T) > 8 ? 8 : 16; }
 
+// Entries of each factor that a thread of 256 brings in at once.
+template <typename T> inline constexpr int loads() { return int(SIDE * depth<T>() / 256); }
+
+// Entry e of SIDE x depth of a factor: its place along the side and along the inner index.
+// Neighbouring threads take neighbouring addresses, whichever way a matrix lies.
+struct Place {
+  uint side;
+  uint inner;
+};
+
+template <typename T> inline Place place(uint e, bool inner_first) {
+  constexpr uint DEPTH = depth<T>();
+  Place made;
+  made.side = inner_first ? e / DEPTH : e % SIDE;
+  made.inner = inner_first ? e % DEPTH : e / SIDE;
+  return made;
+}
+
+template <typename T>
+inline void read_factor(
+    thread T (&entries)[loads<T>()],
+    device const T* matrix,
+    uint begin,
+    uint end,
+    uint first,
+    uint inner,
+    uint side_stride,
+    uint inner_stride,
+    uint tid) {
+#pragma unroll
+  for (int load = 0; load < loads<T>(); ++load) {
+    const Place at = place<T>(tid + uint(load) * 256, inner_stride < side_stride);
+    const bool inside = begin + at.side < end && first + at.inner < inner;
+    device const T* from = matrix + long(begin + at.side) * long(side_stride) +
+                           long(first + at.inner) * long(inner_stride);
+    entries[load] = inside ? *from : zero<T>();
+  }
+}
+
+template <typename T>
+inline void write_factor(
+    thread const T (&entries)[loads<T>()],
+    bool inner_first,
+    bool conjugated,
+    uint tid,
+    threadgroup T* tile) {
+#pragma unroll
+  for (int load = 0; load < loads<T>(); ++load) {
+    const Place at = place<T>(tid + uint(load) * 256, inner_first);
+    tile[at.inner * (SIDE + 1) + at.side] = conjugated ? conj(entries[load]) : entries[load];
+  }
+}
+
 // One tile of C := D - op(A) op(B) by a group of 256 threads, which have 4 x 4 entries each; op
 // conjugates or does not. A, B and D have any strides, C is column-major; D may be C.
 template <typename T>
@@ -42,29 +95,18 @@ inline void subtract_tile(
 #pragma unroll
     for (int c = 0; c < OWN; ++c) sum[r][c] = zero<T>();
   }
-  // Neighbouring threads take neighbouring addresses, whichever way a matrix lies.
-  const bool a_along_rows = a_column_stride < a_row_stride;
-  const bool b_along_rows = b_column_stride < b_row_stride;
+  // The next entries are on their way while these are multiplied.
+  T a_next[loads<T>()];
+  T b_next[loads<T>()];
+  read_factor<T>(a_next, A, row, m, 0, inner, a_row_stride, a_column_stride, tid);
+  read_factor<T>(b_next, B, column, n, 0, inner, b_column_stride, b_row_stride, tid);
   for (uint first = 0; first < inner; first += DEPTH) {
-#pragma unroll
-    for (uint e = tid; e < SIDE * DEPTH; e += 256) {
-      const uint ai = a_along_rows ? e / DEPTH : e % SIDE;
-      const uint ak = a_along_rows ? e % DEPTH : e / SIDE;
-      T entry = zero<T>();
-      if (row + ai < m && first + ak < inner) {
-        entry = A[long(row + ai) * long(a_row_stride) + long(first + ak) * long(a_column_stride)];
-      }
-      a_tile[ak * (SIDE + 1) + ai] = a_conjugated ? conj(entry) : entry;
-      const uint bj = b_along_rows ? e % SIDE : e / DEPTH;
-      const uint bk = b_along_rows ? e / SIDE : e % DEPTH;
-      entry = zero<T>();
-      if (column + bj < n && first + bk < inner) {
-        entry =
-            B[long(first + bk) * long(b_row_stride) + long(column + bj) * long(b_column_stride)];
-      }
-      b_tile[bk * (SIDE + 1) + bj] = b_conjugated ? conj(entry) : entry;
-    }
+    write_factor<T>(a_next, a_column_stride < a_row_stride, a_conjugated, tid, a_tile);
+    write_factor<T>(b_next, b_row_stride < b_column_stride, b_conjugated, tid, b_tile);
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint next = first + DEPTH;
+    read_factor<T>(a_next, A, row, m, next, inner, a_row_stride, a_column_stride, tid);
+    read_factor<T>(b_next, B, column, n, next, inner, b_column_stride, b_row_stride, tid);
 #pragma unroll(4)
     for (uint k = 0; k < DEPTH; ++k) {
       T a[OWN];
