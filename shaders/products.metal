@@ -381,14 +381,23 @@ template <typename T>
   const uint row = group.x * 32;
   const uint column = group.y * 32;
   const bool along_rows = column_stride < row_stride;
+  T entries[4];
 #pragma unroll
-  for (uint e = tid; e < 32 * 32; e += 256) {
+  for (uint load = 0; load < 4; ++load) {
+    const uint e = tid + load * 256;
     const uint i = along_rows ? e / 32 : e % 32;
     const uint j = along_rows ? e % 32 : e / 32;
-    if (row + i < m && column + j < n) {
-      tile[j * 33 + i] =
-          from[long(row + i) * long(row_stride) + long(column + j) * long(column_stride)];
-    }
+    const bool inside = row + i < m && column + j < n;
+    device const T* at =
+        from + long(row + i) * long(row_stride) + long(column + j) * long(column_stride);
+    entries[load] = inside ? *at : zero<T>();
+  }
+#pragma unroll
+  for (uint load = 0; load < 4; ++load) {
+    const uint e = tid + load * 256;
+    const uint i = along_rows ? e / 32 : e % 32;
+    const uint j = along_rows ? e % 32 : e / 32;
+    tile[j * 33 + i] = entries[load];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
