@@ -9,31 +9,34 @@ from mpslinalg._engines import empty, flattened, gemm, kernel, scalar, strides
 # Sides of C up to which our product is launched. Beyond, a GEMM's speed outweighs what torch spends
 # on a call: 25 us of the host on an H200, five times a launch of ours.
 PRODUCT = 1024
+# Columns of C up to which rows of A are summed one by one: a tile would mostly be empty.
+FEW = 8
 
 
 def product_name(m: int, n: int) -> str:
     """What multiplies m x n updates, in a word for `which`."""
-    return "products" if max(m, n) <= PRODUCT else "matmul"
+    return "products" if max(m, n) <= PRODUCT or n <= FEW else "matmul"
 
 
-def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
-    """C := C - A B in place, for batches of strided matrices, in full float32 precision.
+def subtract_product(C: Tensor, A: Tensor, B: Tensor, D: Tensor | None = None) -> None:
+    """C := D - A B for batches of strided matrices, in full float32 precision; D is C if not given.
 
-    Columns of C lie along memory, and no entry of C is one of A or B.
+    Columns of C lie along memory, and no entry of C is one of the others.
     """
-    if C.numel() == 0 or A.shape[-1] == 0:
+    if C.numel() == 0 or (A.shape[-1] == 0 and D is None):
         return
     alone = _memory(C) not in (_memory(A), _memory(B))
-    if max(C.shape[-2:]) <= PRODUCT and alone and not B.is_conj():
-        _launch(C, A, B)
+    few = D is not None and C.shape[-1] <= FEW
+    if (few or max(C.shape[-2:]) <= PRODUCT) and alone and not B.is_conj():
+        _launch(C, A, B, D)
     else:
-        gemm(C, A, B, 1, -1)
+        gemm(C, C if D is None else D, A, B, 1, -1)
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
     """A B by torch's GEMM, for batches of strided matrices, in full float32 precision."""
     C = empty((*A.shape[:2], B.shape[-1]), A)
-    gemm(C, A, B, 0, 1)
+    gemm(C, C, A, B, 0, 1)
     return C
 
 
@@ -41,15 +44,26 @@ def _memory(matrices: Tensor) -> int:
     return matrices.untyped_storage().data_ptr()
 
 
-def _launch(C: Tensor, A: Tensor, B: Tensor) -> None:
+def _launch(C: Tensor, A: Tensor, B: Tensor, D: Tensor | None) -> None:
     batch, m, n = C.shape
     conjugated = A.is_conj()
     if conjugated:
         A = A.conj()
     c_batch, c_row, c_column = C.stride()
     assert c_row == 1 or m == 1
-    kernel("products", "products_subtract", scalar(C.dtype))(
-        A, B, C, m, n, A.shape[-1], *strides(A), *strides(B), c_column, c_batch, conjugated,
+    given = [A, B] if D is None else [A, B, D]
+    layout = [stride for matrices in given for stride in strides(matrices)]
+    values = (m, n, A.shape[-1], *layout, c_column, c_batch, conjugated)
+    if D is not None and n <= FEW:
+        columns = 1 if n == 1 else FEW
+        rows = 8 if columns * C.element_size() > 32 else 16
+        kernel("products", "products_few", scalar(C.dtype), columns)(
+            *given, C, *values, threads=(128 * -(-m // rows), batch), group=(128, 1)
+        )
+        return
+    name = "products_subtract" if D is None else "products_difference"
+    kernel("products", name, scalar(C.dtype))(
+        *given, C, *values,
         threads=(256 * -(-m // 64), -(-n // 64), batch), group=(256, 1, 1),
     )  # fmt: skip
 

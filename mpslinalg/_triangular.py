@@ -114,9 +114,10 @@ def solve_triangular(
     Raises:
         RuntimeError: shapes that do not fit, other dtypes.
 
-    Never waits for the device. A right-hand side a lane, in blocks of 32 rows, one launch up to 256
-    rows; matrices of n <= 16 share a simdgroup. Up to 8 right-hand sides of n > 32 share a
-    threadgroup instead, one launch up to 512 rows. Beyond, matrix products join such parts.
+    Never waits for the device. A right-hand side a lane, in one launch up to 64 rows and 256 in
+    large batches; matrices of n <= 16, with few right-hand sides n <= 64, share a simdgroup. One
+    right-hand side of n > 16 and up to 8 of n > 64 have a threadgroup instead, one launch up to 512
+    rows. Beyond, matrix products join such parts.
     ||B - A X|| <= c n eps ||A|| ||X||: LAPACK's test ratio stays below its threshold of 30.
 
     Source: Higham, "Accuracy and Stability of Numerical Algorithms", chapter 8; LAPACK's trtrs.

@@ -7,22 +7,24 @@ from torch import Tensor
 
 from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import copy, product_name, subtract_product
-from mpslinalg._simdgroups import whole
+from mpslinalg._products import product_name, subtract_product
+from mpslinalg._simdgroups import lanes, whole
 
-# Rows of a block, and the bytes of it that a lane keeps of a column in registers: with the
-# multipliers on their way, half of what an H200 gives each of 512 threads. Blocks of 64 rows of
-# float32 would take 168 registers, these take 128.
-HEIGHT = 32
+# Bytes of a column that a lane keeps in registers where one block holds all of its rows, and the
+# rows of a block where it does not, or where a group has fewer threads than the block would rows.
 COLUMN_BYTES = 256
+HEIGHT = 32
 # Threads of a group: columns that share what it reads of A.
 THREADS = 128
-# Rows that one launch of triangular_columns solves; beyond, products take over. Sooner where too
-# few simdgroups fill a GPU: 64 systems of 256 complex64 with as many right-hand sides take 450 us
-# in one launch on an H200, 290 in two.
+# Rows that one launch of triangular_columns solves; beyond, products take over. Sooner where so few
+# simdgroups, half as many of float32, leave each alone on its part of a GPU: products then spread
+# the work over more of them.
 ROWS = 256
-FEW_SIMDGROUPS = 1024
-ROWS_OF_FEW_SIMDGROUPS = 128
+FEW_SIMDGROUPS = 2048
+ROWS_OF_FEW_SIMDGROUPS = 64
+# Rows up to which matrices of at most 16 right-hand sides share a simdgroup, in blocks of 16, where
+# there are so many of them: a simdgroup each would leave half of its lanes without a column.
+SHARED = 64
 # Right-hand sides up to which all threads of a group share the rows of a matrix, and the rows from
 # which they do; for one, a simdgroup those of more than half a block. On an H200 8 right-hand sides
 # of 4096 matrices of 64 rows take 240 us that way.
@@ -58,23 +60,23 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
             first, second = second, first
         solve_into(A[:, first, first], B[:, first], X[:, first], lower, unit, conjugated)
         rest = empty(X[:, second].shape, X)
-        copy(rest, B[:, second])
-        off_diagonal = A[:, second, first]
-        subtract_product(rest, off_diagonal.conj() if conjugated else off_diagonal, X[:, first])
+        factor = A[:, second, first]
+        subtract_product(rest, factor.conj() if conjugated else factor, X[:, first], B[:, second])
         solve_into(A[:, second, second], rest, X[:, second], lower, unit, conjugated)
         return
     A, B = _near(A), _near(B)
     layout = (*strides(A), *strides(B), *strides(X), lower, unit, conjugated)
     if _few(n, k):
-        threads = whole(n)
+        # Four simdgroups share the columns.
+        threads = whole(n) if k == 1 else max(whole(n), THREADS)
         kernel("triangular", "triangular_few", scalar(A.dtype), 1 if k == 1 else FEW)(
             A, B, X, n, k, *layout, threads=(threads * batch,), group=(threads,)
         )
         return
-    height, tiles = _tiles(n, k, itemsize)
+    height, tiles = _tiles(batch, n, k, itemsize)
     width = 32 // tiles
-    threads = 32 if tiles > 1 else min(whole(k), THREADS)
-    kernel("triangular", "triangular_columns", scalar(A.dtype), height, tiles)(
+    threads = 32 if tiles > 1 or n <= HEIGHT else min(whole(k), THREADS)
+    kernel("triangular", "triangular_columns", scalar(A.dtype), height, tiles, int(n > height))(
         A, B, X, n, k, batch, *layout,
         threads=(threads * -(-k // (threads // 32 * width)), -(-batch // tiles)),
         group=(threads, 1),
@@ -93,18 +95,28 @@ def _rows(batch: int, n: int, k: int, itemsize: int) -> int:
     """Rows that one launch solves."""
     if _few(n, k):
         return min(FEW_BYTES // ((1 if k == 1 else FEW) * itemsize), FEW_ROWS)
-    few = batch * -(-k // 32) * (2 if itemsize <= 4 else 1) < FEW_SIMDGROUPS
-    return ROWS_OF_FEW_SIMDGROUPS if few else ROWS
+    return ROWS_OF_FEW_SIMDGROUPS if _few_simdgroups(batch, k, itemsize) else ROWS
 
 
-def _tiles(n: int, k: int, itemsize: int) -> tuple[int, int]:
+def _few_simdgroups(batch: int, k: int, itemsize: int) -> bool:
+    return batch * -(-k // 32) * (2 if itemsize <= 4 else 1) <= FEW_SIMDGROUPS
+
+
+def _tiles(batch: int, n: int, k: int, itemsize: int) -> tuple[int, int]:
     """Rows of a block, and matrices that share a simdgroup."""
-    most = min(COLUMN_BYTES // itemsize, HEIGHT)
-    height = next(h for h in (4, 8, 16, 32) if h >= min(n, most))
-    if n > height:
-        return height, 1
+    if HEIGHT // 2 < n <= SHARED and k <= 16 and not _few_simdgroups(batch, k, itemsize):
+        return HEIGHT // 2, 32 // lanes(k, 8)
+    most = COLUMN_BYTES // itemsize
+    if k <= 32:
+        most = min(most, HEIGHT)
+    if n > most:
+        # Of 48 rows three blocks of 16, not one of 32 and one that is half empty.
+        half = n <= HEIGHT + HEIGHT // 2
+        return (HEIGHT // 2 if half else min(most, HEIGHT)), 1
+    height = next(h for h in (4, 8, 16, 32, 64) if h >= n)
     # Of one or two columns a lane each, as far as threadgroup memory holds 32 matrices.
-    return height, 32 if k <= 2 and height <= 8 and height * itemsize <= 64 else 32 // height
+    whole_matrix = k <= 2 and height <= 8 and height * itemsize <= 64
+    return height, 32 if whole_matrix else max(32 // height, 1)
 
 
 def solve_triangular(

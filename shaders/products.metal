@@ -1,3 +1,4 @@
+#include "reduce.h"
 #include "scalar.h"
 
 // Sides of a tile of C, and the columns of A that meet it at once: the two factors take 16
@@ -5,12 +6,66 @@
 constexpr constant uint SIDE = 64;
 template <typename T> inline constexpr uint depth() { return sizeof(T) > 8 ? 8 : 16; }
 
-// One tile of C := C - op(A) op(B) by a group of 256 threads, which have 4 x 4 entries each; op
-// conjugates or does not. A and B have any strides, C is column-major.
+// Entries of each factor that a thread of 256 brings in at once.
+template <typename T> inline constexpr int loads() { return int(SIDE * depth<T>() / 256); }
+
+// Entry e of SIDE x depth of a factor: its place along the side and along the inner index.
+// Neighbouring threads take neighbouring addresses, whichever way a matrix lies.
+struct Place {
+  uint side;
+  uint inner;
+};
+
+template <typename T> inline Place place(uint e, bool inner_first) {
+  constexpr uint DEPTH = depth<T>();
+  Place made;
+  made.side = inner_first ? e / DEPTH : e % SIDE;
+  made.inner = inner_first ? e % DEPTH : e / SIDE;
+  return made;
+}
+
+template <typename T>
+inline void read_factor(
+    thread T (&entries)[loads<T>()],
+    device const T* matrix,
+    uint begin,
+    uint end,
+    uint first,
+    uint inner,
+    uint side_stride,
+    uint inner_stride,
+    uint tid) {
+#pragma unroll
+  for (int load = 0; load < loads<T>(); ++load) {
+    const Place at = place<T>(tid + uint(load) * 256, inner_stride < side_stride);
+    const bool inside = begin + at.side < end && first + at.inner < inner;
+    device const T* from = matrix + long(begin + at.side) * long(side_stride) +
+                           long(first + at.inner) * long(inner_stride);
+    entries[load] = inside ? *from : zero<T>();
+  }
+}
+
+template <typename T>
+inline void write_factor(
+    thread const T (&entries)[loads<T>()],
+    bool inner_first,
+    bool conjugated,
+    uint tid,
+    threadgroup T* tile) {
+#pragma unroll
+  for (int load = 0; load < loads<T>(); ++load) {
+    const Place at = place<T>(tid + uint(load) * 256, inner_first);
+    tile[at.inner * (SIDE + 1) + at.side] = conjugated ? conj(entries[load]) : entries[load];
+  }
+}
+
+// One tile of C := D - op(A) op(B) by a group of 256 threads, which have 4 x 4 entries each; op
+// conjugates or does not. A, B and D have any strides, C is column-major; D may be C.
 template <typename T>
 inline void subtract_tile(
     device const T* A,
     device const T* B,
+    device const T* D,
     device T* C,
     uint row,
     uint column,
@@ -21,6 +76,8 @@ inline void subtract_tile(
     uint a_column_stride,
     uint b_row_stride,
     uint b_column_stride,
+    uint d_row_stride,
+    uint d_column_stride,
     uint c_column_stride,
     bool a_conjugated,
     bool b_conjugated,
@@ -38,29 +95,18 @@ inline void subtract_tile(
 #pragma unroll
     for (int c = 0; c < OWN; ++c) sum[r][c] = zero<T>();
   }
-  // Neighbouring threads take neighbouring addresses, whichever way a matrix lies.
-  const bool a_along_rows = a_column_stride < a_row_stride;
-  const bool b_along_rows = b_column_stride < b_row_stride;
+  // The next entries are on their way while these are multiplied.
+  T a_next[loads<T>()];
+  T b_next[loads<T>()];
+  read_factor<T>(a_next, A, row, m, 0, inner, a_row_stride, a_column_stride, tid);
+  read_factor<T>(b_next, B, column, n, 0, inner, b_column_stride, b_row_stride, tid);
   for (uint first = 0; first < inner; first += DEPTH) {
-#pragma unroll
-    for (uint e = tid; e < SIDE * DEPTH; e += 256) {
-      const uint ai = a_along_rows ? e / DEPTH : e % SIDE;
-      const uint ak = a_along_rows ? e % DEPTH : e / SIDE;
-      T entry = zero<T>();
-      if (row + ai < m && first + ak < inner) {
-        entry = A[long(row + ai) * long(a_row_stride) + long(first + ak) * long(a_column_stride)];
-      }
-      a_tile[ak * (SIDE + 1) + ai] = a_conjugated ? conj(entry) : entry;
-      const uint bj = b_along_rows ? e % SIDE : e / DEPTH;
-      const uint bk = b_along_rows ? e / SIDE : e % DEPTH;
-      entry = zero<T>();
-      if (column + bj < n && first + bk < inner) {
-        entry =
-            B[long(first + bk) * long(b_row_stride) + long(column + bj) * long(b_column_stride)];
-      }
-      b_tile[bk * (SIDE + 1) + bj] = b_conjugated ? conj(entry) : entry;
-    }
+    write_factor<T>(a_next, a_column_stride < a_row_stride, a_conjugated, tid, a_tile);
+    write_factor<T>(b_next, b_row_stride < b_column_stride, b_conjugated, tid, b_tile);
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint next = first + DEPTH;
+    read_factor<T>(a_next, A, row, m, next, inner, a_row_stride, a_column_stride, tid);
+    read_factor<T>(b_next, B, column, n, next, inner, b_column_stride, b_row_stride, tid);
 #pragma unroll(4)
     for (uint k = 0; k < DEPTH; ++k) {
       T a[OWN];
@@ -85,8 +131,9 @@ inline void subtract_tile(
     for (int r = 0; r < OWN; ++r) {
       const uint c_row = row + uint(r) * LANES + i;
       if (c_row < m && c_column < n) {
-        device T* entry = C + ulong(c_column) * c_column_stride + c_row;
-        *entry = *entry + sum[r][c];
+        const T before =
+            D[long(c_row) * long(d_row_stride) + long(c_column) * long(d_column_stride)];
+        C[ulong(c_column) * c_column_stride + c_row] = before + sum[r][c];
       }
     }
   }
@@ -116,9 +163,154 @@ template <typename T>
   THREADGROUP_ARRAY(T, b_tile, (depth<T>() * (SIDE + 1)));
   subtract_tile<T>(
       A + long(group.z) * a_batch_stride, B + long(group.z) * b_batch_stride,
-      C + long(group.z) * c_batch_stride, group.x * SIDE, group.y * SIDE, m, n, inner, a_row_stride,
-      a_column_stride, b_row_stride, b_column_stride, c_column_stride, conjugated != 0, false, tid,
-      a_tile, b_tile);
+      C + long(group.z) * c_batch_stride, C + long(group.z) * c_batch_stride, group.x * SIDE,
+      group.y * SIDE, m, n, inner, a_row_stride, a_column_stride, b_row_stride, b_column_stride, 1u,
+      c_column_stride, c_column_stride, conjugated != 0, false, tid, a_tile, b_tile);
+}
+
+// C := D - op(A) B; C is none of the others.
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void products_difference(
+    device const T* A [[buffer(0)]],
+    device const T* B [[buffer(1)]],
+    device const T* D [[buffer(2)]],
+    device T* C [[buffer(3)]],
+    constant uint& m [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant uint& inner [[buffer(6)]],
+    constant uint& a_row_stride [[buffer(7)]],
+    constant uint& a_column_stride [[buffer(8)]],
+    constant long& a_batch_stride [[buffer(9)]],
+    constant uint& b_row_stride [[buffer(10)]],
+    constant uint& b_column_stride [[buffer(11)]],
+    constant long& b_batch_stride [[buffer(12)]],
+    constant uint& d_row_stride [[buffer(13)]],
+    constant uint& d_column_stride [[buffer(14)]],
+    constant long& d_batch_stride [[buffer(15)]],
+    constant uint& c_column_stride [[buffer(16)]],
+    constant long& c_batch_stride [[buffer(17)]],
+    constant uint& conjugated [[buffer(18)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, a_tile, (depth<T>() * (SIDE + 1)));
+  THREADGROUP_ARRAY(T, b_tile, (depth<T>() * (SIDE + 1)));
+  subtract_tile<T>(
+      A + long(group.z) * a_batch_stride, B + long(group.z) * b_batch_stride,
+      D + long(group.z) * d_batch_stride, C + long(group.z) * c_batch_stride, group.x * SIDE,
+      group.y * SIDE, m, n, inner, a_row_stride, a_column_stride, b_row_stride, b_column_stride,
+      d_row_stride, d_column_stride, c_column_stride, conjugated != 0, false, tid, a_tile, b_tile);
+}
+
+// Rows of C that one simdgroup has at once in products_few, and a group of four.
+template <typename T, int K> inline constexpr int rows_at_once() {
+  return K * sizeof(T) > 32 ? 2 : 4;
+}
+
+// The same for at most K columns, some rows of C a group of 128 threads. Where rows of A lie along
+// memory a simdgroup goes along a few of them; else neighbouring lanes take neighbouring rows, and
+// the parts of the sums meet in threadgroup memory.
+template <typename T, int K>
+[[max_total_threads_per_threadgroup(128)]] kernel void products_few(
+    device const T* A [[buffer(0)]],
+    device const T* B [[buffer(1)]],
+    device const T* D [[buffer(2)]],
+    device T* C [[buffer(3)]],
+    constant uint& m [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant uint& inner [[buffer(6)]],
+    constant uint& a_row_stride [[buffer(7)]],
+    constant uint& a_column_stride [[buffer(8)]],
+    constant long& a_batch_stride [[buffer(9)]],
+    constant uint& b_row_stride [[buffer(10)]],
+    constant uint& b_column_stride [[buffer(11)]],
+    constant long& b_batch_stride [[buffer(12)]],
+    constant uint& d_row_stride [[buffer(13)]],
+    constant uint& d_column_stride [[buffer(14)]],
+    constant long& d_batch_stride [[buffer(15)]],
+    constant uint& c_column_stride [[buffer(16)]],
+    constant long& c_batch_stride [[buffer(17)]],
+    constant uint& conjugated [[buffer(18)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  constexpr int OWN = rows_at_once<T, K>();
+  constexpr uint ROWS = 4 * OWN;
+  constexpr uint PARTS = 128 / ROWS;
+  THREADGROUP_ARRAY(T, sums, PARTS * ROWS * K);
+  device const T* a = A + long(group.y) * a_batch_stride;
+  device const T* b = B + long(group.y) * b_batch_stride;
+  const uint first = group.x * ROWS;
+  const bool along_rows = a_column_stride < a_row_stride;
+  const uint parts = along_rows ? 1 : PARTS;
+  if (along_rows) {
+    const uint row = first + simd * uint(OWN);
+    T sum[OWN * K];
+#pragma unroll
+    for (int e = 0; e < OWN * K; ++e) sum[e] = zero<T>();
+#pragma unroll(4)
+    for (uint j = lane; j < inner; j += 32) {
+      T entries[OWN];
+#pragma unroll
+      for (int r = 0; r < OWN; ++r) {
+        const bool inside = row + uint(r) < m;
+        const T entry =
+            inside ? a[long(row + uint(r)) * long(a_row_stride) + long(j) * long(a_column_stride)]
+                   : zero<T>();
+        entries[r] = conjugated != 0 ? conj(entry) : entry;
+      }
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+        const T factor = uint(c) < n
+                             ? b[long(j) * long(b_row_stride) + long(c) * long(b_column_stride)]
+                             : zero<T>();
+#pragma unroll
+        for (int r = 0; r < OWN; ++r) {
+          sum[c * OWN + r] = mul_sub(sum[c * OWN + r], entries[r], factor);
+        }
+      }
+    }
+    const T total = sum_over_lanes<T, OWN * K>(sum, lane);
+    if (lane < uint(OWN * K)) {
+      sums[lane / uint(OWN) * ROWS + simd * uint(OWN) + lane % uint(OWN)] = total;
+    }
+  } else {
+    const uint row = first + tid % ROWS;
+    T sum[K];
+#pragma unroll
+    for (int c = 0; c < K; ++c) sum[c] = zero<T>();
+#pragma unroll(8)
+    for (uint j = tid / ROWS; j < inner; j += PARTS) {
+      T entry = zero<T>();
+      if (row < m) entry = a[long(row) * long(a_row_stride) + long(j) * long(a_column_stride)];
+      if (conjugated != 0) entry = conj(entry);
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+        const T factor = uint(c) < n
+                             ? b[long(j) * long(b_row_stride) + long(c) * long(b_column_stride)]
+                             : zero<T>();
+        sum[c] = mul_sub(sum[c], entry, factor);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+      sums[(tid / ROWS * uint(K) + uint(c)) * ROWS + tid % ROWS] = sum[c];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint row = first + tid % ROWS;
+  const uint column = tid / ROWS;
+  if (row < m && column < n) {
+    T total = zero<T>();
+    for (uint part = 0; part < parts; ++part) {
+      total = total + sums[(part * uint(K) + column) * ROWS + tid % ROWS];
+    }
+    const T before =
+        D[long(group.y) * d_batch_stride + long(row) * long(d_row_stride) +
+          long(column) * long(d_column_stride)];
+    C[long(group.y) * c_batch_stride + long(column) * long(c_column_stride) + long(row)] =
+        before + total;
+  }
 }
 
 // The same between blocks of one column-major m x n matrix: A22 := A22 - A21 A12, where the first
@@ -138,8 +330,8 @@ template <typename T>
   device T* left = matrix + ulong(first) * m;
   device T* right = matrix + ulong(last) * m;
   subtract_tile<T>(
-      left + last, right + first, right + last, group.x * SIDE, group.y * SIDE, m - last, n - last,
-      last - first, 1u, m, 1u, m, m, false, false, tid, a_tile, b_tile);
+      left + last, right + first, right + last, right + last, group.x * SIDE, group.y * SIDE,
+      m - last, n - last, last - first, 1u, m, 1u, m, 1u, m, m, false, false, tid, a_tile, b_tile);
 }
 
 // The same where A is hermitian and only its lower triangle is wanted: A22 := A22 - A21 A21^H.
@@ -155,10 +347,11 @@ template <typename T>
   THREADGROUP_ARRAY(T, b_tile, (depth<T>() * (SIDE + 1)));
   device T* matrix = A + ulong(group.z) * n * n;
   device T* left = matrix + ulong(first) * n + last;
+  device T* rest = matrix + ulong(last) * n + last;
   if (group.x >= group.y) {
     subtract_tile<T>(
-        left, left, matrix + ulong(last) * n + last, group.x * SIDE, group.y * SIDE, n - last,
-        n - last, last - first, 1u, n, n, 1u, n, false, true, tid, a_tile, b_tile);
+        left, left, rest, rest, group.x * SIDE, group.y * SIDE, n - last, n - last, last - first,
+        1u, n, n, 1u, 1u, n, n, false, true, tid, a_tile, b_tile);
   }
 }
 
@@ -188,14 +381,23 @@ template <typename T>
   const uint row = group.x * 32;
   const uint column = group.y * 32;
   const bool along_rows = column_stride < row_stride;
+  T entries[4];
 #pragma unroll
-  for (uint e = tid; e < 32 * 32; e += 256) {
+  for (uint load = 0; load < 4; ++load) {
+    const uint e = tid + load * 256;
     const uint i = along_rows ? e / 32 : e % 32;
     const uint j = along_rows ? e % 32 : e / 32;
-    if (row + i < m && column + j < n) {
-      tile[j * 33 + i] =
-          from[long(row + i) * long(row_stride) + long(column + j) * long(column_stride)];
-    }
+    const bool inside = row + i < m && column + j < n;
+    device const T* at =
+        from + long(row + i) * long(row_stride) + long(column + j) * long(column_stride);
+    entries[load] = inside ? *at : zero<T>();
+  }
+#pragma unroll
+  for (uint load = 0; load < 4; ++load) {
+    const uint e = tid + load * 256;
+    const uint i = along_rows ? e / 32 : e % 32;
+    const uint j = along_rows ? e % 32 : e / 32;
+    tile[j * 33 + i] = entries[load];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll

@@ -1,3 +1,4 @@
+#include "reduce.h"
 #include "scalar.h"
 #include "tile.h"
 
@@ -63,7 +64,7 @@ template <int N, bool ALONG> inline uint place_in_block(int line, int place) {
 
 // The blocks of TILES matrices, zero where nothing is read. N neighbouring threads take a line,
 // which lies along memory; each has several loads under way.
-template <typename T, int N, int TILES, bool ALONG>
+template <typename T, int N, int TILES, int MOST, bool ALONG>
 inline void load_lines(
     device const T* A,
     Lines lines,
@@ -73,8 +74,8 @@ inline void load_lines(
     uint tid,
     uint threads,
     threadgroup T* tile) {
-  constexpr int AT_ONCE = 32 / N;
-  constexpr int LOADS = TILES * N < 8 * AT_ONCE ? TILES * N / AT_ONCE : 8;
+  constexpr int AT_ONCE = N < 32 ? 32 / N : 1;
+  constexpr int LOADS = TILES * N < MOST * AT_ONCE ? TILES * N / AT_ONCE : MOST;
   T entries[LOADS];
   if constexpr (TILES == 1) {
     const int step = int(threads / uint(N));
@@ -126,7 +127,7 @@ inline void load_lines(
   }
 }
 
-template <typename T, int N, int TILES>
+template <typename T, int N, int TILES, int MOST>
 inline void load_block(
     device const T* A,
     Layout of_A,
@@ -142,12 +143,12 @@ inline void load_block(
     threadgroup T* tile) {
   if (of_A.along_rows) {
     const Lines lines = make_lines<N, true>(tid, rows, columns, of_A, diagonal, unit);
-    load_lines<T, N, TILES, true>(
+    load_lines<T, N, TILES, MOST, true>(
         A + lines.place * of_A.column, lines, batch_stride, matrices, conjugated, tid, threads,
         tile);
   } else {
     const Lines lines = make_lines<N, false>(tid, rows, columns, of_A, diagonal, unit);
-    load_lines<T, N, TILES, false>(
+    load_lines<T, N, TILES, MOST, false>(
         A + lines.place * of_A.row, lines, batch_stride, matrices, conjugated, tid, threads, tile);
   }
 }
@@ -185,7 +186,7 @@ inline uint turns_of(Share share, uint rows) {
 template <typename T, int ROWS>
 inline void read_share(thread T (&entries)[ROWS], device const T* B, Share share, uint rows) {
   const uint turns = turns_of(share, rows);
-  device const T* from = B + share.start;
+  device const T* from = B;
 #pragma unroll
   for (int e = 0; e < ROWS; ++e) {
     entries[e] = uint(e) < turns ? *from : zero<T>();
@@ -212,7 +213,7 @@ template <typename T, int ROWS, int WIDTH>
 inline void write_share(device T* X, Share share, uint rows, threadgroup const T* exchange) {
   simdgroup_barrier(mem_flags::mem_threadgroup);
   const uint turns = turns_of(share, rows);
-  device T* to = X + share.start;
+  device T* to = X;
   threadgroup const T* from = exchange + share.at;
 #pragma unroll
   for (int e = 0; e < ROWS; ++e) {
@@ -257,7 +258,7 @@ inline void solve_segment(
 }
 
 // What N solved rows of X take from the rows of another block, which turn round in `sum` once.
-template <typename T, int N>
+template <typename T, int N, int WIDTH>
 inline void subtract_block(
     thread T (&sum)[N],
     threadgroup const T* tile,
@@ -271,7 +272,7 @@ inline void subtract_block(
   read_share<T, ROWS>(entries, X, share, ROWS);
 #pragma unroll(1)
   for (uint first = 0; first < uint(N); first += uint(ROWS)) {
-    hand_over<T, ROWS, 32>(entries, share, exchange);
+    hand_over<T, ROWS, WIDTH>(entries, share, exchange);
     const uint next = first + uint(ROWS);
     read_share<T, ROWS>(
         entries, X + offset(of_X, next, 0), share, next < uint(N) ? uint(ROWS) : 0u);
@@ -292,7 +293,7 @@ inline void subtract_block(
 // owns a column in registers, N rows at a time, against the triangle in threadgroup memory; the
 // simdgroups of a group share one matrix. The strides of A say whether op transposes: `lower` is of
 // op(A). Neither the other triangle nor a unit diagonal is read. X must not be B.
-template <typename T, int N, int TILES>
+template <typename T, int N, int TILES, bool BLOCKED>
 [[max_total_threads_per_threadgroup(128)]] kernel void triangular_columns(
     device const T* A [[buffer(0)]],
     device const T* B [[buffer(1)]],
@@ -318,9 +319,11 @@ template <typename T, int N, int TILES>
   constexpr uint WIDTH = 32 / TILES;
   constexpr int ROWS = segment<N>();
   constexpr uint STRIDE = block_stride<T, N>();
+  constexpr int LOADS = BLOCKED ? 8 : 16;
+  constexpr uint THREADS = (BLOCKED && TILES == 1) || N > 32 ? 128 : 32;
   THREADGROUP_ARRAY(T, tile, TILES * STRIDE);
   THREADGROUP_ARRAY(T, inverse, TILES * N);
-  THREADGROUP_ARRAY(T, exchange, (TILES > 1 ? 32 : 128) * (ROWS + 1));
+  THREADGROUP_ARRAY(T, exchange, THREADS * (ROWS + 1));
   const uint threads = size.x;
   const uint place = tid % WIDTH;
   const uint team = TILES > 1 ? tid / WIDTH : 0;
@@ -341,9 +344,12 @@ template <typename T, int N, int TILES>
       X + long(matrix) * x_batch - offset(of_X, last, 0) + offset(of_X, 0, first_column);
   const Share share_B = make_share<ROWS, WIDTH>(of_B, count, place);
   const Share share_X = make_share<ROWS, WIDTH>(of_X, count, place);
+  b += share_B.start;
+  own += share_X.start;
   threadgroup T* of_team = exchange + tid / WIDTH * WIDTH * uint(ROWS + 1);
   threadgroup const T* of_matrix = tile + team * STRIDE;
-  for (uint row = 0; row < n; row += uint(N)) {
+#pragma unroll(1)
+  for (uint row = 0; row < (BLOCKED ? n : 1u); row += uint(N)) {
     const uint rows = min(uint(N), n - row);
     T entries[ROWS];
     read_share<T, ROWS>(entries, b + offset(of_B, row, 0), share_B, rows);
@@ -351,20 +357,19 @@ template <typename T, int N, int TILES>
     T sum[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) sum[i] = zero<T>();
-    // Fewer rows than 32 come in one block.
-    if constexpr (TILES == 1) {
+    if constexpr (BLOCKED) {
       for (uint solved = 0; solved < row; solved += uint(N)) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        load_block<T, N, 1>(
-            a + offset(of_A, row, solved), of_A, a_batch, 1, rows, N, false, false, conjugated != 0,
-            tid, threads, tile);
+        load_block<T, N, TILES, LOADS>(
+            a + offset(of_A, row, solved), of_A, a_batch, batch - first_matrix, rows, N, false,
+            false, conjugated != 0, tid, threads, tile);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        subtract_block<T, N>(
-            sum, tile, own + offset(of_X, solved, 0), of_X, share_X, place, of_team);
+        subtract_block<T, N, WIDTH>(
+            sum, of_matrix, own + offset(of_X, solved, 0), of_X, share_X, place, of_team);
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    load_block<T, N, TILES>(
+    load_block<T, N, TILES, LOADS>(
         a + offset(of_A, row, row), of_A, a_batch, batch - first_matrix, rows, rows, true,
         unit != 0, conjugated != 0, tid, threads, tile);
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -398,9 +403,9 @@ template <typename T, int K> inline constexpr uint few_rows() {
 }
 
 // One threadgroup solves op(A) X = B for at most K columns and few_rows() rows, which stay in
-// threadgroup memory: 32 rows at a time by one simdgroup, a row a lane. Where rows of op(A) lie
-// along memory, what the rows before take from these 32 is summed first, a simdgroup a row; else
-// what these take from all after them, a thread a row. Flags as above.
+// threadgroup memory: 32 rows at a time, a row a lane, the columns shared by up to four simdgroups.
+// Where rows of op(A) lie along memory, what the rows before take from these 32 is summed first,
+// some rows a simdgroup; else what these take from all after them, a thread a row. Flags as above.
 template <typename T, int K>
 [[max_total_threads_per_threadgroup(512)]] kernel void triangular_few(
     device const T* A [[buffer(0)]],
@@ -426,6 +431,9 @@ template <typename T, int K>
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
   constexpr uint ROWS = few_rows<T, K>();
+  constexpr int OWN = K < 4 ? K : K / 4;
+  constexpr uint LOADS = K * sizeof(T) > 32 ? 4 : 8;
+  constexpr int AT_ONCE = K * sizeof(T) > 32 ? 2 : 4;
   THREADGROUP_ARRAY(T, known, K * ROWS);
   THREADGROUP_ARRAY(T, block, 32 * 32);
   const bool reversed = lower == 0;
@@ -436,6 +444,8 @@ template <typename T, int K>
   device const T* a = A + long(group) * a_batch - offset(of_A, last, last);
   device const T* b = B + long(group) * b_batch - offset(of_B, last, 0);
   device T* own = X + long(group) * x_batch - offset(of_X, last, 0);
+  const uint first_column = simd * uint(OWN);
+  const bool solves = first_column < uint(K);
   for (uint row = tid; row < n; row += threads) {
 #pragma unroll
     for (int c = 0; c < K; ++c) known[uint(c) * ROWS + row] = zero<T>();
@@ -443,58 +453,81 @@ template <typename T, int K>
   for (uint top = 0; top < n; top += 32) {
     const uint size = min(32u, n - top);
     const bool owns = lane < size;
-    T right[K];
-    if (simd == 0) {
+    T right[OWN];
+    if (solves) {
 #pragma unroll
-      for (int c = 0; c < K; ++c) {
-        const bool inside = owns && uint(c) < columns;
-        right[c] = inside ? b[offset(of_B, top + lane, uint(c))] : zero<T>();
+      for (int c = 0; c < OWN; ++c) {
+        const uint column = first_column + uint(c);
+        const bool inside = owns && column < columns;
+        right[c] = inside ? b[offset(of_B, top + lane, column)] : zero<T>();
       }
     }
-    for (uint e = tid; e < 32 * 32; e += threads) {
-      const uint i = of_A.along_rows ? e / 32 : e % 32;
-      const uint j = of_A.along_rows ? e % 32 : e / 32;
-      T entry = zero<T>();
-      if (i < size && (i > j || (i == j && unit == 0))) {
-        entry = a[offset(of_A, top + i, top + j)];
+    // Loads first, then stores: a compiler does not move one past the other.
+#pragma unroll(1)
+    for (uint begin = tid; begin < 32 * 32; begin += LOADS * threads) {
+      T entries[LOADS];
+#pragma unroll
+      for (uint load = 0; load < LOADS; ++load) {
+        const uint e = begin + load * threads;
+        const uint i = of_A.along_rows ? e / 32 : e % 32;
+        const uint j = of_A.along_rows ? e % 32 : e / 32;
+        const bool read = max(i, j) < size && (i > j || (i == j && unit == 0));
+        const T entry = read ? a[offset(of_A, top + i, top + j)] : zero<T>();
+        entries[load] = conjugated != 0 ? conj(entry) : entry;
       }
-      block[j * 32 + (i - j) % 32] = conjugated != 0 ? conj(entry) : entry;
+#pragma unroll
+      for (uint load = 0; load < LOADS; ++load) {
+        const uint e = begin + load * threads;
+        const uint i = of_A.along_rows ? e / 32 : e % 32;
+        const uint j = of_A.along_rows ? e % 32 : e / 32;
+        if (e < 32 * 32) block[j * 32 + (i - j) % 32] = entries[load];
+      }
     }
     if (of_A.along_rows) {
-      for (uint i = simd; i < size; i += threads / 32) {
+      for (uint i = simd * uint(AT_ONCE); i < size; i += threads / 32 * uint(AT_ONCE)) {
         device const T* from = a + offset(of_A, top + i, lane);
-        T sum[K];
+        T sum[AT_ONCE * K];
 #pragma unroll
-        for (int c = 0; c < K; ++c) sum[c] = zero<T>();
-#pragma unroll(8)
+        for (int e = 0; e < AT_ONCE * K; ++e) sum[e] = zero<T>();
+#pragma unroll(4)
         for (uint j = lane; j < top; j += 32) {
-          T entry = *from;
+          T entries[AT_ONCE];
+#pragma unroll
+          for (int r = 0; r < AT_ONCE; ++r) {
+            const T entry = i + uint(r) < size ? from[long(r) * long(of_A.row)] : zero<T>();
+            entries[r] = conjugated != 0 ? conj(entry) : entry;
+          }
           from += 32 * long(of_A.column);
-          if (conjugated != 0) entry = conj(entry);
 #pragma unroll
-          for (int c = 0; c < K; ++c) sum[c] = mul_sub(sum[c], entry, known[uint(c) * ROWS + j]);
-        }
+          for (int c = 0; c < K; ++c) {
+            const T solved = known[uint(c) * ROWS + j];
 #pragma unroll
-        for (int c = 0; c < K; ++c) {
-          const T total = simd_sum(sum[c]);
-          if (lane == 0) known[uint(c) * ROWS + top + i] = total;
+            for (int r = 0; r < AT_ONCE; ++r) {
+              sum[c * AT_ONCE + r] = mul_sub(sum[c * AT_ONCE + r], entries[r], solved);
+            }
+          }
         }
+        const T total = sum_over_lanes<T, AT_ONCE * K>(sum, lane);
+        const uint row = i + lane % uint(AT_ONCE);
+        const uint column = lane / uint(AT_ONCE);
+        if (row < size && column < uint(K)) known[column * ROWS + top + row] = total;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (simd == 0) {
+    if (solves) {
       const T pivot = owns && unit == 0 ? block[lane * 32] : one<T>();
       const bool invertible = has_inverse(pivot);
       const T inverse = invertible ? quotient(one<T>(), pivot) : zero<T>();
-      T sum[K];
-      T x[K];
+      threadgroup T* own_known = known + first_column * ROWS + top + lane;
+      T sum[OWN];
+      T x[OWN];
 #pragma unroll
-      for (int c = 0; c < K; ++c) sum[c] = owns ? known[uint(c) * ROWS + top + lane] : zero<T>();
+      for (int c = 0; c < OWN; ++c) sum[c] = owns ? own_known[uint(c) * ROWS] : zero<T>();
 #pragma unroll(2)
       for (uint j = 0; j < size; ++j) {
         const T entry = block[j * 32 + (lane - j) % 32];
 #pragma unroll
-        for (int c = 0; c < K; ++c) {
+        for (int c = 0; c < OWN; ++c) {
           // Final once j is the lane's own row.
           x[c] = mul(right[c] + sum[c], inverse);
           if (!invertible) x[c] = quotient(right[c] + sum[c], pivot);
@@ -503,9 +536,10 @@ template <typename T, int K>
         }
       }
 #pragma unroll
-      for (int c = 0; c < K; ++c) {
-        if (owns) known[uint(c) * ROWS + top + lane] = x[c];
-        if (owns && uint(c) < columns) own[offset(of_X, top + lane, uint(c))] = x[c];
+      for (int c = 0; c < OWN; ++c) {
+        const uint column = first_column + uint(c);
+        if (owns) own_known[uint(c) * ROWS] = x[c];
+        if (owns && column < columns) own[offset(of_X, top + lane, column)] = x[c];
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -129,6 +129,12 @@ def run_plans(dtype: torch.dtype) -> None:
                     _triangular_plan.solve_triangular(A, B, upper, False, trans)
     tall = _ldl_plan.MAX_THREADS + 1
     _ldl_plan.ldl_factor(torch.zeros(1, tall, tall, dtype=dtype), False)
+    # Large batches, and triangles that parts of a few columns solve.
+    many = _triangular_plan.FEW_SIMDGROUPS + 1
+    for batch, n, k in ((many, 40, 8), (many, 40, 16), (many, 129, 33), (1, 600, 1), (1, 600, 8)):
+        A = torch.zeros(n, n, dtype=dtype).expand(batch, n, n)
+        B = torch.zeros(n, k, dtype=dtype).expand(batch, n, k)
+        _triangular_plan.solve_triangular(A, B, False, False, 0)
     for m in ROWS:
         for n in (1, 40):
             _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)

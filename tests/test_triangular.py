@@ -232,7 +232,7 @@ def test_out_with_a_gradient(of_out: bool) -> None:
         (64, 8, "triangular_columns"),
         (65, 8, "triangular_few"),
         (33, 9, "triangular_columns"),
-        (200, 9, "triangular_columns in parts of 128, products"),
+        (200, 9, "triangular_columns in parts of 64, products"),
         (600, 1, "triangular_few in parts of 512, products"),
     ],
 )

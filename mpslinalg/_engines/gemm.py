@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,14 +13,22 @@ from .engine import Launch, Launcher
 
 
 class _Gemm(Launcher):
-    """C := beta C + alpha A B for batches of strided matrices."""
+    """C := beta D + alpha A B for the operands C, D, A, B: batches of strided matrices."""
 
     def __call__(
         self, arguments: Sequence[Any], threads: tuple[int, ...] = (), group: tuple[int, ...] = ()
     ) -> None:
-        C, A, B, beta, alpha = arguments[:5]
-        with _full_precision(C):
-            C.baddbmm_(A, B, beta=beta, alpha=alpha)
+        beta, alpha = arguments[4:6]
+        # TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold.
+        lossy = arguments[0].is_cuda and torch.backends.cuda.matmul.allow_tf32
+        if lossy:
+            torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            C, D, A, B = arguments[:4]
+            torch.baddbmm(D, A, B, beta=beta, alpha=alpha, out=C)
+        finally:
+            if lossy:
+                torch.backends.cuda.matmul.allow_tf32 = True
 
     def bound(
         self,
@@ -49,10 +56,10 @@ class _Gemm(Launcher):
 _GEMM = _Gemm()
 
 
-def gemm(C: Tensor, A: Tensor, B: Tensor, beta: int, alpha: int) -> None:
-    """C := beta C + alpha A B in full float32 precision; with beta = 0, C need not be set."""
-    layouts = ((x.shape, x.stride(), x.is_conj()) for x in (C, A, B))
-    arguments = (C, A, B, beta, alpha, *layouts)
+def gemm(C: Tensor, D: Tensor, A: Tensor, B: Tensor, beta: int, alpha: int) -> None:
+    """C := beta D + alpha A B in full float32 precision; with beta = 0, D need not be set."""
+    layouts = ((x.shape, x.stride(), x.is_conj()) for x in (C, D, A, B))
+    arguments = (C, D, A, B, beta, alpha, *layouts)
     recording = program.current.recording
     if recording is None:
         _GEMM(arguments)
@@ -60,16 +67,3 @@ def gemm(C: Tensor, A: Tensor, B: Tensor, beta: int, alpha: int) -> None:
     with recording.noted():
         _GEMM(arguments)
     recording.launched.append((_GEMM, arguments, (), ()))
-
-
-@contextmanager
-def _full_precision(matrices: Tensor) -> Iterator[None]:
-    """TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold."""
-    lossy = matrices.is_cuda and torch.backends.cuda.matmul.allow_tf32
-    if lossy:
-        torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        if lossy:
-            torch.backends.cuda.matmul.allow_tf32 = True

@@ -139,6 +139,19 @@ def test_matrices_that_share_a_simdgroup(
     )
 
 
+@pytest.mark.parametrize(("n", "k"), [(17, 9), (33, 2), (48, 8), (64, 7), (64, 16), (129, 33)])
+@each_dtype
+def test_many_simdgroups(
+    dtype: torch.dtype, n: int, k: int, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(_triangular_plan, "FEW_SIMDGROUPS", 0)
+    for unit in (False, True):
+        for case in range(6):
+            upper = bool(case & 1)
+            A = triangles(n, dtype, upper, unit)
+            judge(A[case // 2 :: 3], k, upper, unit, TRANS[(case + n) % 3], case + n, device)
+
+
 @pytest.mark.parametrize("trans", TRANS)
 @each_upper
 @each_size
