@@ -34,6 +34,9 @@ CUDA_NOT_MEASURED = frozenset(
 )
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
+# Torch has nothing like these: on the CPU, and on CUDA, where its lstsq knows gels alone.
+CPU_LACKS = frozenset(("qr_pivoted",))
+CUDA_LACKS = frozenset(("qr_pivoted", "gelsy"))
 
 
 class _Mode(threading.local):
@@ -101,7 +104,11 @@ def kernels(name: str, A: Tensor, B: Tensor | None = None, pivot: bool = True) -
     # The CPU comes first and pays for nothing else: this is all that auto adds to torch.linalg.
     if getattr(A, "is_cpu", True):
         # torch has no LU without pivoting on the CPU.
-        return not pivot or (name == "inv" and isinstance(A, Tensor) and _many_tiny(A))
+        return (
+            not pivot
+            or (name == "inv" and isinstance(A, Tensor) and _many_tiny(A))
+            or (name in CPU_LACKS and isinstance(A, Tensor))
+        )
     shape = A.shape
     if len(shape) < 2:
         return False
@@ -119,7 +126,7 @@ def kernels_win(
     name: str, device: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int
 ) -> bool:
     """Whether kernels are what `auto` runs for a batch of m x n matrices and k right-hand sides."""
-    if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS):
+    if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS | CUDA_LACKS):
         return True
     loses = dtype.is_complex and (
         (name == "solve_triangular" and k in CUDA_LOSING_SIDES and n in CUDA_LOSING_TRIANGLES)
