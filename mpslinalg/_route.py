@@ -164,7 +164,13 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     if not isinstance(A, Tensor) or A.dim() < 2 or A.dtype not in dtypes:
         return f"{name}: raises torch's error: no matrix of {', '.join(sorted(map(str, dtypes)))}"
     device = A.device.type
-    if not kernels(function.__name__, A, B, given.arguments.get("pivot", True)):
+    operation = function.__name__
+    if hasattr(module, "operation"):
+        operation = module.operation(A, given.arguments["driver"])
+    if operation is None:
+        driver = given.arguments["driver"]
+        return f"{name}: torch.linalg on {device}: the kernels have no driver {driver!r}"
+    if not kernels(operation, A, B, given.arguments.get("pivot", True)):
         if mode.name == "torch":
             return f"{name}: torch.linalg on {device}: use('torch')"
         reason = "measured faster here" if device in ENGINES else "no engine for this device"
@@ -174,6 +180,6 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     k = 1 if B is None or B.dim() < A.dim() else B.shape[columns]
     size = " x ".join(map(str, (*batch, m, n)))
     dtype = str(A.dtype).removeprefix("torch.")
-    kernel = regime(function.__name__, A.dtype, math.prod(batch), m, n, k)
+    kernel = regime(operation, A.dtype, math.prod(batch), m, n, k)
     engine = ENGINES[device].name + " engine" if device in ENGINES else f"no engine for {device}"
     return f"{name}: kernels ({engine}): {size} {dtype}, {kernel}"
