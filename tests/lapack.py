@@ -124,3 +124,10 @@ def qr(A: Tensor, mode: str = "reduced") -> tuple[Array, Array]:
     for i in np.ndindex(*batch):
         Q[i], R[i] = scipy.linalg.qr(a[i], mode="full" if mode == "complete" else "economic")
     return Q, R
+
+
+def qr_pivoted(A: Tensor, mode: str = "reduced") -> tuple[Array, Array, Array]:
+    """Q, R and the order of the columns of one matrix."""
+    kind: Any = "full" if mode == "complete" else "economic"
+    Q, R, P = scipy.linalg.qr(A.numpy(force=True), mode=kind, pivoting=True)
+    return Q, R, P
