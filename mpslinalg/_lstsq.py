@@ -67,8 +67,9 @@ def _solve_deficient(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor
     """
     Q, R, P = _qr_pivoted_plan.qr_pivoted_op(A, "reduced")
     diagonal = R.diagonal(dim1=-2, dim2=-1).abs()
-    # NaN counts as large, so that it spreads.
-    dropped = (diagonal <= rcond * diagonal[..., :1]) | (diagonal == 0)
+    first = diagonal[..., :1]
+    # What is not finite is kept, so that it spreads.
+    dropped = (diagonal <= rcond * first) & first.isfinite()
     beyond = dropped.cumsum(-1) > 0
     rows = beyond.unsqueeze(-1)
     Z, T = _qr_plan.qr_op(R.masked_fill(rows, 0).mH, "reduced")
@@ -147,7 +148,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     Args:
         A: (*, m, n), float32, float64, complex64 or complex128; of full rank with gels.
         B: (*, m, k), or (*, m) for vectors; batches broadcast.
-        rcond: with gelsy rows of R whose diagonal is at most rcond times the largest count as zero;
+        rcond: with gelsy rows of R with a diagonal of at most rcond times the first one count as zero;
             eps max(m, n) by default. Not used by gels.
         driver: "gels", "gelsy", "gelsd" or "gelss"; by default as in torch gels on CUDA, gelsy
             elsewhere, on an Apple GPU too.
@@ -215,9 +216,11 @@ def _gelsy(A: Tensor, B: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, T
     if A.numel() == 0:
         X = A.new_zeros((*A.shape[:-2], n, B.shape[-1]))
         return X, none, none.new_zeros(batch, dtype=torch.int64)
+    eps = torch.finfo(A.dtype).eps
     if rcond is None:
-        rcond = torch.finfo(A.dtype).eps * max(m, n)
-    X, rank = _minimum_norm(A, B, rcond)
+        rcond = eps * max(m, n)
+    # The first row counts unless it is zero, as in LAPACK.
+    X, rank = _minimum_norm(A, B, min(max(rcond, 0.0), 1 - eps))
     for axis, size in enumerate(batch):
         # A was expanded here.
         rank = rank.narrow(axis, 0, size)
