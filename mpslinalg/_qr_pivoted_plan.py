@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _op, _qr_plan
-from mpslinalg._engines import empty, flattened, kernel, scalar, strides
+from mpslinalg._engines import empty, flattened, kernel, scalar, side_by_side, strides
 from mpslinalg._simdgroups import lanes, whole
 
 # Entries up to which one threadgroup takes a matrix, all steps in a launch. Beyond, a launch is a
@@ -78,7 +78,8 @@ def _factor(matrices: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
         matrices, W, norms, computed, exponents, order, m, n, *strides(matrices),
         threads=(THREADS * -(-n // COLUMNS), batch), group=(THREADS, 1),
     )  # fmt: skip
-    alone = m * n <= GROUP_ENTRIES
+    # Each group chooses the column for itself, which only those that run at once can afford.
+    alone = m * n <= GROUP_ENTRIES or not side_by_side(matrices)
     groups = 1 if alone else max(1, -(-(n - 1) // COLUMNS))
     launch = kernel("qr_pivoted", "qr_pivoted_steps", dtype)
     for first in range(0, steps, steps if alone else 1):

@@ -55,6 +55,7 @@ def test_public_names() -> None:
         "lu_unpack",
         "ormqr",
         "qr",
+        "qr_pivoted",
         "slogdet",
         "solve",
         "solve_ex",
