@@ -148,8 +148,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     Args:
         A: (*, m, n), float32, float64, complex64 or complex128; of full rank with gels.
         B: (*, m, k), or (*, m) for vectors; batches broadcast.
-        rcond: with gelsy rows of R with a diagonal of at most rcond times the first one count as zero;
-            eps max(m, n) by default. Not used by gels.
+        rcond: with gelsy rows of R with a diagonal of at most rcond times the first one count as
+            zero; eps max(m, n) by default. Not used by gels.
         driver: "gels", "gelsy", "gelsd" or "gelss"; by default as in torch gels on CUDA, gelsy
             elsewhere, on an Apple GPU too.
 

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -70,9 +69,8 @@ def factor(A: Tensor, mode: str) -> QRPivoted:
 def qr_pivoted(A: Tensor, mode: str = "reduced") -> QRPivoted:
     """Factor A[..., :, P] = Q R with the columns in an order that reveals the rank.
 
-    Same contract as `scipy.linalg.qr(A, pivoting=True)`, batched. Differences: the names of the
-    modes are those of `qr`; torch has no such function, so it runs on the kernels in every mode of
-    `use` but "torch".
+    Same contract as `scipy.linalg.qr(A, pivoting=True)`. Differences: it takes batches, and its
+    modes are those of `qr`. Torch has no such function, so the kernels run it on every device.
 
     Args:
         A: (*, m, n), float32, float64, complex64 or complex128; of any rank.

@@ -71,9 +71,7 @@ def _factor(matrices: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
     real = matrices.dtype.to_real()
     norms, computed = (empty((size * batch * n,), matrices, real) for size in (2, 1))
     exponents, order = (empty((2 * batch * n,), matrices, torch.int32) for _ in range(2))
-    tau, inverses, diagonal = (
-        empty((batch, steps), matrices, row_major=True) for _ in range(3)
-    )
+    tau, inverses, diagonal = (empty((batch, steps), matrices, row_major=True) for _ in range(3))
     kernel("qr_pivoted", "qr_pivoted_start", dtype)(
         matrices, W, norms, computed, exponents, order, m, n, *strides(matrices),
         threads=(THREADS * -(-n // COLUMNS), batch), group=(THREADS, 1),

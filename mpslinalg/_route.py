@@ -164,11 +164,12 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     if not isinstance(A, Tensor) or A.dim() < 2 or A.dtype not in dtypes:
         return f"{name}: raises torch's error: no matrix of {', '.join(sorted(map(str, dtypes)))}"
     device = A.device.type
-    operation = function.__name__
-    if hasattr(module, "operation"):
-        operation = module.operation(A, given.arguments["driver"])
+    operation, driver = function.__name__, given.arguments.get("driver")
+    # A module whose functions take a driver says what routes know it by.
+    operation_of = getattr(module, "operation", None)
+    if operation_of is not None:
+        operation = operation_of(A, driver)
     if operation is None:
-        driver = given.arguments["driver"]
         return f"{name}: torch.linalg on {device}: the kernels have no driver {driver!r}"
     if not kernels(operation, A, B, given.arguments.get("pivot", True)):
         if mode.name == "torch":

@@ -116,9 +116,8 @@ kernel void qr_pivoted_simd(
   for (uint k = 0; k < steps; ++k) {
     // The lane comes with the position.
     const bool open = position >= k && column < n;
-    const Candidate<Real> own = open
-        ? candidate<Real>(sqrt(sum), exponent, position * 32 + lane)
-        : no_candidate<Real>();
+    const Candidate<Real> own =
+        open ? candidate<Real>(sqrt(sum), exponent, position * 32 + lane) : no_candidate<Real>();
     const uint chosen = leader<W>(own).position;
     const ushort source = ushort(chosen % 32);
     if (lane == chosen % 32) {

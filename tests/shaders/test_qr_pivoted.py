@@ -159,7 +159,7 @@ def test_columns_may_depend_on_each_other(
     A[5] = A[1] * (1j if dtype.is_complex else -1)
     A[6, :, 0] = 2.0**-20 * A[6, :, 1]
     for scale in (1.0, 1e-25):
-        Q, R, P = judge(A * scale, device)
+        _, R, P = judge(A * scale, device)
         assert not R[0].any()
         # Of columns of equal norms the first goes first.
         for i in (0, 1, 3, 5):
@@ -205,7 +205,7 @@ def test_norms_are_computed_anew_where_digits_cancel(dtype: torch.dtype, device:
     # Falling norms make the order unique.
     kahan *= 1 - 3e-3 * torch.arange(n)
     close = testing.random((n, 1), dtype) + 1e-5 * testing.random((n, n), dtype, seed=1)
-    Q, R, P = judge(torch.stack((kahan, close)), device)
+    _, _, P = judge(torch.stack((kahan, close)), device)
     assert P[0].tolist() == list(range(n))
     exact = close.to(torch.complex128 if dtype.is_complex else torch.float64)
     expected = np.asarray(scipy.linalg.qr(exact.numpy(), pivoting=True)[2])
