@@ -17,18 +17,30 @@ THREADS = 256
 COLUMNS = 8
 
 
+# Rows for each column from which a QR without pivoting comes first.
+TALL = 2
+
+
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if max(m, n) <= _qr_plan.WIDTH:
         return "qr_pivoted_simd"
-    steps = "in one launch" if m * n <= GROUP_ENTRIES else "a launch a step"
-    return f"qr_pivoted_steps {steps}, qr_triangle, qr_apply"
+    if n <= _qr_plan.WIDTH:
+        return f"{_qr_plan.regime('qr', dtype, batch, m, n, k)}, qr_pivoted_simd of R"
+    tall = m >= TALL * n
+    steps = "in one launch" if (n if tall else m) * n <= GROUP_ENTRIES else "a launch a step"
+    columns = f"qr_pivoted_steps {steps}, qr_triangle, qr_apply"
+    if tall:
+        return f"{_qr_plan.regime('geqrf', dtype, batch, m, n, k)}, of R {columns}"
+    return columns
 
 
 def qr_pivoted(A: Tensor, mode: str) -> tuple[Tensor, Tensor, Tensor]:
     """Q, R and the columns P of A[:, P] = Q R; Q is empty in mode r."""
     *batch, m, n = A.shape
     columns, rows = _qr_plan.sides(m, n, mode)
+    if A.numel() != 0 and n <= _qr_plan.WIDTH < m and rows == n:
+        return _tall(A, mode)
     Q, R, P = _qr_pivoted_fake(A, mode)
     if A.numel() == 0:
         _qr_plan.multiply_reflectors(A, A.new_empty((*batch, 0)), Q)
@@ -38,12 +50,40 @@ def qr_pivoted(A: Tensor, mode: str) -> tuple[Tensor, Tensor, Tensor]:
     if max(m, n) <= _qr_plan.WIDTH:
         _simd(matrices, Q if columns else empty((1,), A), R, P, columns, rows)
         return Q, R, P
-    factor, tau = _factor(matrices, P)
-    kernel("qr", "qr_upper", scalar(A.dtype))(
-        factor, R, m, n, rows, threads=(rows, n, len(factor)), group=(32, 1, 1)
-    )
+    if m >= TALL * n:
+        # Of A = Q1 R1, and R1 P = Q2 R.
+        first, first_tau = _qr_plan.geqrf(A)
+        factor, tau = _factor(_upper(flattened(first), n), P, m)
+    else:
+        factor, tau = _factor(matrices, P, m)
+    _upper(factor, rows, R)
     _qr_plan.multiply_reflectors(factor, tau, Q)
+    if columns and m >= TALL * n:
+        Q = _qr_plan.ormqr(first, first_tau, Q, True, False)
     return Q, R, P
+
+
+def _tall(A: Tensor, mode: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Of A = Q1 R1, with few columns, and R1 P = Q2 R."""
+    Q, top = _qr_plan.qr(A, mode)
+    S, R, P = qr_pivoted(top, mode)
+    if mode != "r":
+        m, n = A.shape[-2:]
+        kernel("qr", "qr_combine", scalar(A.dtype))(
+            S, Q, m, n, m,
+            threads=(128 * -(-m // 128), 1, Q.numel() // (m * n)), group=(128, 1, 1),
+        )  # fmt: skip
+    return Q, R, P
+
+
+def _upper(factor: Tensor, rows: int, R: Tensor | None = None) -> Tensor:
+    """The first rows of R above the reflectors."""
+    batch, m, n = factor.shape
+    R = empty((batch, rows, n), factor) if R is None else R
+    kernel("qr", "qr_upper", scalar(factor.dtype))(
+        factor, R, m, n, rows, threads=(rows, n, batch), group=(32, 1, 1)
+    )
+    return R
 
 
 def _qr_pivoted_fake(A: Tensor, mode: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,11 +103,13 @@ def _simd(matrices: Tensor, Q: Tensor, R: Tensor, P: Tensor, columns: int, rows:
     )  # fmt: skip
 
 
-def _factor(matrices: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
-    """R with the reflectors below it, and tau, of the columns in their order, which P becomes."""
+def _factor(matrices: Tensor, P: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """R with the reflectors below it, and tau, of the columns in their order, which P becomes. Rows
+    of the factor that the matrices do not have are zero.
+    """
     batch, m, n = matrices.shape
     steps, dtype = min(m, n), scalar(matrices.dtype)
-    W, factor = empty(matrices.shape, matrices), empty(matrices.shape, matrices)
+    W, factor = empty(matrices.shape, matrices), empty((batch, rows, n), matrices)
     real = matrices.dtype.to_real()
     norms, computed = (empty((size * batch * n,), matrices, real) for size in (2, 1))
     exponents, order = (empty((2 * batch * n,), matrices, torch.int32) for _ in range(2))
@@ -87,7 +129,7 @@ def _factor(matrices: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
             threads=(THREADS * groups, batch), group=(THREADS, 1),
         )  # fmt: skip
     kernel("qr_pivoted", "qr_pivoted_gather", dtype)(
-        W, inverses, diagonal, P, factor, m, n, threads=(m, n, batch), group=(64, 1, 1)
+        W, inverses, diagonal, P, factor, m, n, rows, threads=(rows, n, batch), group=(64, 1, 1)
     )
     return factor, tau
 

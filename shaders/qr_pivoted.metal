@@ -385,8 +385,8 @@ template <typename T>
   }
 }
 
-// R with the reflectors below it, the columns in their order, of what the steps left. An entry a
-// thread.
+// R with the reflectors below it, the columns in their order, of what the steps left. From row m on
+// the factor's `rows` are zero. An entry a thread.
 template <typename T>
 kernel void qr_pivoted_gather(
     device const T* W [[buffer(0)]],
@@ -396,12 +396,14 @@ kernel void qr_pivoted_gather(
     device T* factor [[buffer(4)]],
     constant uint& m [[buffer(5)]],
     constant uint& n [[buffer(6)]],
+    constant uint& rows [[buffer(7)]],
     uint3 id [[thread_position_in_grid]]) {
   const uint steps = min(m, n);
   const uint j = id.y;
   const ulong at = ulong(id.z) * steps + j;
-  T entry = W[(ulong(id.z) * n + uint(P[ulong(id.z) * n + j])) * m + id.x];
+  T entry = zero<T>();
+  if (id.x < m) entry = W[(ulong(id.z) * n + uint(P[ulong(id.z) * n + j])) * m + id.x];
   if (j < steps && id.x == j) entry = diagonal[at];
   if (j < steps && id.x > j) entry = mul(entry, inverses[at]);
-  factor[(ulong(id.z) * n + j) * m + id.x] = entry;
+  factor[(ulong(id.z) * n + j) * rows + id.x] = entry;
 }
