@@ -24,7 +24,7 @@ CASES = [
     *((dtype, *shape) for dtype in DOUBLES for shape in ((7, 6), (40, 35))),
 ]
 # Each kernel.
-REGIMES = ((3, 3), (6, 7), (32, 32), (40, 20), (20, 40), (40, 33))
+REGIMES = ((3, 3), (6, 7), (17, 32), (40, 20), (20, 40), (34, 33))
 each_regime = pytest.mark.parametrize("shape", REGIMES, ids=name)
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 
@@ -71,7 +71,7 @@ def judge(A: Tensor, device: str, mode: str = "reduced") -> tuple[Tensor, Tensor
 def test_factor(dtype: torch.dtype, m: int, n: int, device: str) -> None:
     # All families in one launch; of the larger ones two that are dense, one of them scaled.
     A = full_rank(m, n, dtype)
-    A = A if max(m, n) <= 32 else A[[-3, -1]]
+    A = A[:: 1 if n <= 16 else 2] if max(m, n) <= 32 else A[[-3, -1]]
     Q, R, P = judge(A, device)
     _, R_alone, P_alone = factor(A, device, "r")
     assert torch.equal(R_alone, R)
@@ -84,9 +84,12 @@ def test_factor(dtype: torch.dtype, m: int, n: int, device: str) -> None:
         assert torch.equal(factor(A[:1], device, "complete")[0], Q[:1])
 
 
-@pytest.mark.parametrize(("dtype", "m", "n"), CASES, ids=name)
-def test_the_order_is_lapacks(dtype: torch.dtype, m: int, n: int, device: str) -> None:
-    A = testing.random((3, m, n), dtype, seed=m + n)
+@pytest.mark.parametrize("shape", [*REGIMES, (1, 5), (5, 1), (32, 32), (9, 65)], ids=name)
+@each_dtype
+def test_the_order_is_lapacks(dtype: torch.dtype, shape: tuple[int, int], device: str) -> None:
+    m, n = shape
+    A = testing.random((2, m, n), dtype, seed=m + n)
+    compared = 0
     for a, p in zip(A, factor(A, device, "r")[2], strict=True):
         exact = a.to(torch.complex128 if dtype.is_complex else torch.float64)
         _, r, expected = lapack.qr_pivoted(exact, "reduced")
@@ -96,8 +99,8 @@ def test_the_order_is_lapacks(dtype: torch.dtype, m: int, n: int, device: str) -
         second = np.array([norms[i, i + 1 :].max(initial=0) for i in range(k)])
         if (second < np.abs(np.diagonal(r)) * (1 - 1e-5)).all():
             assert p.tolist() == expected.tolist()
-        else:
-            assert m == 1 or n > 30
+            compared += 1
+    assert compared > 0
 
 
 @each_dtype
@@ -159,7 +162,7 @@ def test_columns_may_depend_on_each_other(
     A[4] = A[4, :, :1] @ A[4, :1]
     A[5] = A[1] * (1j if dtype.is_complex else -1)
     A[6, :, 0] = 2.0**-20 * A[6, :, 1]
-    for scale in (1.0, 1e-25):
+    for scale in (1.0, 1e-25) if max(shape) <= 32 else (1e-25,):
         _, R, P = judge(A * scale, device)
         assert not R[0].any()
         # Of columns of equal norms the first goes first, unless a QR before made them differ.
@@ -184,11 +187,11 @@ def test_strides(dtype: torch.dtype, shape: tuple[int, int], view: str, device: 
 
 
 @each_dtype
-@pytest.mark.parametrize("shape", [(40, 36), (20, 40), (1, 33)], ids=name)
+@pytest.mark.parametrize("shape", [(35, 33), (20, 35), (1, 33)], ids=name)
 def test_many_groups_do_what_one_does(
     dtype: torch.dtype, shape: tuple[int, int], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    A = full_rank(*shape, dtype)
+    A = full_rank(*shape, dtype)[-3:-1]
     alone = factor(A, device)
     monkeypatch.setattr(_qr_pivoted_plan, "GROUP_ENTRIES", 0)
     monkeypatch.setattr(_qr_pivoted_plan, "side_by_side", lambda tensor: True)
