@@ -8,6 +8,7 @@ from torch.autograd import Function
 from torch.nn.functional import pad
 
 from mpslinalg import _check, _op, _qr_pivoted_plan, _qr_plan, _route
+from mpslinalg._products import product_op
 from mpslinalg._qr import factor
 from mpslinalg._triangular import solve_operator
 
@@ -74,8 +75,8 @@ def _solve_deficient(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor
     rows = beyond.unsqueeze(-1)
     Z, T = _qr_plan.qr_op(R.masked_fill(rows, 0).mH, "reduced")
     T = T + torch.diag_embed(beyond).to(T.dtype)
-    Y = solve_operator(T, (Q.mH @ B).masked_fill(rows, 0), True, False, 2)
-    X = Z @ Y
+    C = product_op(Q.mH, B).masked_fill(rows, 0)
+    X = product_op(Z, solve_operator(T, C, True, False, 2))
     order = P.long().unsqueeze(-1).expand(X.shape)
     return X.scatter(-2, order, X), (~beyond).sum(-1)
 

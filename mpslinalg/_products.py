@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
-from mpslinalg._engines import flattened, kernel, scalar, strides
+from mpslinalg import _op
+from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 
 # Sides of C up to which our product is launched. Beyond, a GEMM's speed outweighs what torch spends
 # on a call: 25 us of the host on an H200, five times a launch of ours.
@@ -27,15 +31,30 @@ def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     alone = _memory(C) not in (_memory(A), _memory(B))
     if max(C.shape[-2:]) <= PRODUCT and alone and not B.is_conj():
         _launch(C, A, B)
-    elif C.is_cuda and torch.backends.cuda.matmul.allow_tf32:
-        # TF32 keeps 11 bits of each factor: a factorisation would lose a thousandfold.
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
-            C.baddbmm_(A, B, alpha=-1)
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = True
     else:
-        C.baddbmm_(A, B, alpha=-1)
+        with _full_precision(C):
+            C.baddbmm_(A, B, alpha=-1)
+
+
+@contextmanager
+def _full_precision(A: Tensor) -> Iterator[None]:
+    """Without TF32: of the 11 bits it keeps of each factor a factorisation would keep less."""
+    if not (A.is_cuda and torch.backends.cuda.matmul.allow_tf32):
+        yield
+        return
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = True
+
+
+def product(A: Tensor, B: Tensor) -> Tensor:
+    """A B, row-major, in full float32 precision within autocast too."""
+    X = empty((*A.shape[:-1], B.shape[-1]), A, row_major=True)
+    with torch.autocast(A.device.type, enabled=False), _full_precision(A):
+        torch.matmul(A, B, out=X)
+    return X
 
 
 def _memory(matrices: Tensor) -> int:
@@ -101,3 +120,10 @@ def copy(X: Tensor, B: Tensor) -> None:
         matrices, X, m, n, *strides(matrices),
         threads=(256 * -(-m // 32), -(-n // 32), batch), group=(256, 1, 1),
     )  # fmt: skip
+
+
+product_op = _op.define(
+    "product(Tensor A, Tensor B) -> Tensor",
+    product,
+    lambda A, B: empty((*A.shape[:-1], B.shape[-1]), A, row_major=True),
+)

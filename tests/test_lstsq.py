@@ -211,6 +211,13 @@ def test_what_is_not_finite_or_zero(device: str) -> None:
     assert bad.solution[[2, 4]].isnan().all()
 
 
+def test_gelsy_within_autocast(device: str) -> None:
+    A, B = (on(device, testing.random((20, k), torch.float32)) for k in (8, 2))
+    expected = LA.lstsq(A, B, driver="gelsy").solution
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert torch.equal(LA.lstsq(A, B, driver="gelsy").solution, expected)
+
+
 def test_the_default_is_torchs(device: str) -> None:
     A, B = testing.random((5, 3), torch.float32), torch.ones(5, 1)
     got = LA.lstsq(on(device, A), on(device, B))

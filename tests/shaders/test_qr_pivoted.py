@@ -215,3 +215,15 @@ def test_norms_are_computed_anew_where_digits_cancel(dtype: torch.dtype, device:
     expected = np.asarray(scipy.linalg.qr(exact.numpy(), pivoting=True)[2])
     # Beyond, norms lie closer than rounding.
     assert P[1, :8].tolist() == expected[:8].tolist()
+
+
+@each_dtype
+@pytest.mark.parametrize("n", [3, 34])
+def test_nothing_is_less_than_little(dtype: torch.dtype, n: int, device: str) -> None:
+    """What was large and has become zero, against what was small all along."""
+    A = torch.zeros(n, n, dtype=dtype)
+    A[0, :2] = 1e30
+    A[1, 2] = 1e-30
+    _, R, P = factor(A, device)
+    assert P[:2].tolist() == [0, 2]
+    assert R[1, 1].abs() == A[1, 2].abs()
