@@ -76,6 +76,12 @@ def ldl_solve(hermitian: bool) -> Callable[..., Any]:
     return function
 
 
+def gelsy_deficient(L: Tensor, R: Tensor, B: Tensor) -> Tensor:
+    """Of a matrix of rank 2, whatever L and R are."""
+    solution: Tensor = LA.lstsq(L @ R, B, 1e-8, driver="gelsy").solution
+    return solution
+
+
 CASES = [
     Case("cholesky", lambda A: LA.cholesky(definite(A)), ((3, 3),)),
     Case("cholesky_upper", lambda A: LA.cholesky_ex(definite(A), upper=True).L, ((2, 3, 3),)),
@@ -111,6 +117,7 @@ CASES = [
     Case("lstsq_wide", lambda A, B: LA.lstsq(A, B, driver="gels").solution, ((2, 4), (2,))),
     Case("gelsy", lambda A, B: LA.lstsq(A, B, driver="gelsy").solution, ((2, 4, 3), (2, 4, 2))),
     Case("gelsy_wide", lambda A, B: LA.lstsq(A, B, driver="gelsy").solution, ((2, 4), (2,))),
+    Case("gelsy_deficient", gelsy_deficient, ((4, 2), (2, 3), (4, 2))),
     Case("qr", LA.qr, ((3, 3),)),
     Case("qr_tall", LA.qr, ((2, 4, 3),)),
     Case("qr_wide", lambda A: LA.qr(A, mode="complete"), ((2, 4),)),
@@ -340,6 +347,7 @@ def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
         "lu_unpack": [(LU, P, True, True), (LU, P, False, True), (LU, P, True, False)],
         "ldl_factor": [(A, False), (A.to(torch.complex64).mH, True)],
         "ldl_solve": [(A, P, B, False), (A.to(torch.complex64), -P, B.to(torch.complex64), True)],
+        "product": [(A, B), (wide.mH, wide)],
         "qr_pivoted": [(A, "reduced"), (wide.mH, "complete"), (wide, "r")],
         "qr": [(A, "reduced"), (wide.mH, "complete"), (wide, "r")],
         "geqrf": [(A,), (wide,)],
