@@ -1,4 +1,4 @@
-"""QR of square and tall matrices."""
+"""QR of square and tall matrices, also with column pivoting."""
 
 import torch
 
@@ -12,6 +12,9 @@ def _ratios(device: torch.device, dtype: torch.dtype, n: int) -> dict[str, float
     for kind, rows in (("square", n), ("tall", 20 * n)):
         A = testing.random((2, rows, n), dtype, seed=n).to(device)
         ratios[kind] = testing.qr_ratio(A, *LA.qr(A)).max()
+        Q, R, P = LA.qr_pivoted(A)
+        permuted = A.gather(-1, P.unsqueeze(-2).expand(A.shape))
+        ratios[f"{kind}, pivoted"] = testing.qr_ratio(permuted, Q, R).max()
     return ratios
 
 
