@@ -25,6 +25,7 @@ sys.path.insert(0, str(DOCS.parent))
 
 from docs import ratios  # noqa: E402
 from mpslinalg._bench import FAMILIES  # noqa: E402
+from mpslinalg._timing import MINIMUM_TIMINGS  # noqa: E402
 
 
 def accuracy(device: str) -> str:
@@ -57,7 +58,8 @@ def _section(file: Path) -> str:
     words = [
         f"`{run['command']}` on {run['date'][:10]}: {environment['device']}, torch "
         f"{environment['torch']}, Python {environment['python']}, {environment['system']}.",
-        "Microseconds, medians; the ratio is torch's time over the kernels'.",
+        "Microseconds, medians; the ratio is torch's time over the kernels'. A number in brackets "
+        f"says of how many timings, where a slow call has fewer than {MINIMUM_TIMINGS}.",
         FAMILIES[family].note,
     ]
     pieces = [f"##{title}\n\n{' '.join(filter(None, words))}\n"]
@@ -76,8 +78,15 @@ def _section(file: Path) -> str:
 
 
 def _row(cell: dict[str, Any]) -> str:
-    times, speedup = cell["microseconds"], cell["speedup"]
-    kernels, torch_ = (f"{times[p]:.1f}" if p in times else "-" for p in ("kernels", "torch"))
+    times, counts, speedup = cell["microseconds"], cell.get("timings", {}), cell["speedup"]
+
+    def figure(provider: str) -> str:
+        if provider not in times:
+            return "-"
+        count = counts.get(provider, MINIMUM_TIMINGS)
+        return f"{times[provider]:.1f}" + (f" ({count})" if count < MINIMUM_TIMINGS else "")
+
+    kernels, torch_ = figure("kernels"), figure("torch")
     refused = (f"{who} refused: {why}" for who, why in cell["refused"].items())
     ratio = f"{speedup:.2f}" if speedup else "; ".join(refused)
     return f"| {cell['op']} | {cell['batch']} | {cell['n']} | {kernels} | {torch_} | {ratio} |\n"

@@ -16,6 +16,7 @@ from tests import lapack
 SIZES = (3, 8, 16, 32, 64, 100, 300)  # as the doctor's
 DTYPES = (torch.float32, torch.complex64)
 COLUMNS = 5
+WELL = ("well_conditioned", "near_underflow", "near_overflow")
 
 # A routine, and the ratios of ours and of SciPy's result.
 Judged: TypeAlias = tuple[str, testing.Ratios, testing.Ratios]
@@ -23,7 +24,7 @@ Judged: TypeAlias = tuple[str, testing.Ratios, testing.Ratios]
 
 def _system(A: Tensor) -> Tensor:
     """Right-hand sides of solutions near 1, so that none overflows where A nearly does."""
-    X = testing.random((*A.shape[:-1], COLUMNS), A.dtype, seed=2)
+    X = testing.random((*A.shape[:-2], A.shape[-1], COLUMNS), A.dtype, seed=2)
     wide = torch.complex128 if A.is_complex() else torch.float64
     return (A.to(wide) @ X.to(wide)).to(A.dtype)
 
@@ -96,6 +97,32 @@ def _ldl(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
         yield "ldl_solve", testing.solve_ratio(A, X, B), testing.solve_ratio(A, X_lapack, B)
 
 
+def _qr(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
+    A = torch.stack([M.A for M in testing.full_rank(n, n, dtype, seed=n)])
+    Q, R = LA.qr(A.to(device))
+    yield "qr", testing.qr_ratio(A, Q, R), testing.qr_ratio(A, *lapack.qr(A, "reduced"))
+    # Q of LAPACK's reflectors, so that its error is that of Q alone.
+    reflectors, tau = lapack.geqrf(A)
+    Q = LA.householder_product(*(torch.from_numpy(x).to(device) for x in (reflectors, tau)))
+    R_lapack = np.triu(reflectors)
+    yield (
+        "householder_product",
+        testing.qr_ratio(A, Q, R_lapack),
+        testing.qr_ratio(A, lapack.orgqr(reflectors, tau), R_lapack),
+    )
+
+
+def _lstsq(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
+    """Well-conditioned matrices near 1, near underflow and near overflow, tall and wide."""
+    for m, columns in ((2 * n, n), (n, 2 * n)):
+        A = torch.stack(
+            [M.A for M in testing.full_rank(m, columns, dtype, seed=n) if M.name in WELL]
+        )
+        B = _system(A) + A.abs().amax((-2, -1), True) * testing.random((m, COLUMNS), dtype, seed=3)
+        X = LA.lstsq(A.to(device), B.to(device), driver="gels").solution
+        yield "lstsq", testing.lstsq_ratio(A, X, B), testing.lstsq_ratio(A, lapack.gels(A, B), B)
+
+
 def _gated_delta(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
     if n not in CHUNK_SIZES or dtype.is_complex:
         return
@@ -117,7 +144,7 @@ def worst(
     """Of each routine and dtype, ours and SciPy's; AssertionError where ours misses the bar."""
     found: dict[str, dict[torch.dtype, tuple[float, float]]] = {}
     with LA.use("kernels"):
-        for family in (_lu, _triangular, _cholesky, _ldl, _gated_delta):
+        for family in (_lu, _triangular, _cholesky, _ldl, _qr, _lstsq, _gated_delta):
             for dtype in DTYPES:
                 for n in sizes:
                     for routine, ours, theirs in family(n, dtype, device):

@@ -30,6 +30,8 @@ from mpslinalg._bench import (
     measure_auto,
     measure_stream,
 )
+from mpslinalg._bench.measuring import CPU_TIMINGS
+from mpslinalg._timing import MINIMUM_TIMINGS
 
 
 def _case_json(case: Case) -> dict[str, Any]:
@@ -44,21 +46,30 @@ def _case_json(case: Case) -> dict[str, Any]:
 def _cell_json(cell: Cell) -> dict[str, Any]:
     return _case_json(cell.case) | {
         "microseconds": {provider: 1e6 * value for provider, value in cell.seconds.items()},
+        "timings": cell.timings,
         "lapack_ratios": cell.ratios,
         "refused": cell.refused,
         "speedup": cell.speedup,
     }
 
 
+def _short(value: float, digits: int = 1) -> str:
+    """Without a fraction where that is no more than a ten-thousandth."""
+    return f"{value:.{digits if value < 1e4 else 0}f}"
+
+
 def _figures(cell: Cell) -> list[str]:
-    def microseconds(provider: str) -> str:
-        return f"{1e6 * cell.seconds[provider]:.1f}" if provider in cell.seconds else "-"
+    def microseconds(provider: str, minimum: int = MINIMUM_TIMINGS) -> str:
+        if provider not in cell.seconds:
+            return "-"
+        count = cell.timings[provider]
+        return _short(1e6 * cell.seconds[provider]) + (f" ({count})" if count < minimum else "")
 
     return [
         microseconds("kernels"),
         microseconds("torch"),
-        "-" if cell.speedup is None else f"{cell.speedup:.2f}x",
-        microseconds("torch cpu"),
+        "-" if cell.speedup is None else f"{_short(cell.speedup, 2)}x",
+        microseconds("torch cpu", CPU_TIMINGS),
         f"{cell.ratios['kernels']:.2f}" if "kernels" in cell.ratios else "-",
     ]
 
@@ -79,6 +90,8 @@ def _print_cells(cells: Sequence[Cell], dtypes: Sequence[str], console: Console)
     for key, figures in rows.items():
         table.add_row(*map(Text, (*key, *figures)))
     console.print(table)
+    if any("(" in figure for figures in rows.values() for figure in figures):
+        console.print("(n): of so slow a call only n timings were taken", highlight=False)
 
 
 def summarize(cells: Sequence[Cell]) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def cholesky(A: Tensor, *, upper: bool = False, out: Tensor | None = None) -> Te
             device once to know, `cholesky_ex` does not.
         RuntimeError: what is no square matrix, other dtypes.
 
-    n <= 4 is one thread a matrix, n <= 32 a simdgroup a matrix, n <= 256 a threadgroup, all in one
+    n <= 4 is one thread a matrix, n <= 64 a simdgroup a matrix, n <= 256 a threadgroup, all in one
     launch; beyond, panels of 128 columns and matrix products. ||A - L L^H|| <= c n eps ||A||:
     LAPACK's test ratio stays below its threshold of 30.
 
@@ -278,8 +278,8 @@ def cholesky_solve(
         NotImplementedError: other dtypes.
 
     Never waits for the device; a zero on the diagonal gives infinities and NaN. n <= 32 is one
-    launch, beyond two triangular solves. ||B - A X|| <= c n eps ||A|| ||X||: LAPACK's test ratio
-    stays below its threshold of 30.
+    launch, n <= 64 for up to 8 columns, beyond two triangular solves.
+    ||B - A X|| <= c n eps ||A|| ||X||: LAPACK's test ratio stays below its threshold of 30.
 
     Source: LAPACK's potrs. Derivatives: Giles (2008).
     """

@@ -5,32 +5,44 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpslinalg import _lu_plan, _op, _triangular_plan
+from mpslinalg import _lu_plan, _op, _products, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._lu_plan import SIMD, TINY
 from mpslinalg._products import clear_upper, copy, product_name, update_hermitian
 from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
+# Two rows in each lane of a simdgroup.
+ROWS = 64
 # Bytes of a column up to which one threadgroup of a row a thread factors the whole matrix in one
 # launch: 256 rows of float32. 64 of 256 x 256 complex64 took 495 us that way on an H200.
 GROUP_BYTES = 1024
 # Columns of a panel beyond that, between two products.
 PANEL = 128
+# Threads of a panel's group, which takes all rows that are left when they are no more than that.
+PANEL_THREADS = 256
 # Bytes of a block's row that a thread keeps in registers.
 BLOCK_BYTES = 128
 # Rows below a panel that one threadgroup solves.
 BELOW = 128
+# Right-hand sides that leave most lanes idle where each has a lane, and the rows up to which the
+# lanes share the rows instead.
+FEW = 8
+FEW_ROWS = 64
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name in ("cholesky_solve", "cholesky_inverse"):
+        if name == "cholesky_solve" and _few(n, k, dtype.itemsize):
+            return "cholesky_solve_few"
         if n <= SIMD:
             return f"{name}_simd"
         return _triangular_plan.regime(name, dtype, batch, n, n, k if name[-1] == "e" else n)
     if n <= SIMD:
         return "cholesky_packed" if n <= TINY else "cholesky_simd"
+    if n <= ROWS:
+        return "cholesky_rows"
     if n * dtype.itemsize <= GROUP_BYTES:
         return "cholesky_group"
     return f"cholesky_panel of {PANEL} columns, cholesky_below, {product_name(n, n)}"
@@ -58,9 +70,14 @@ def cholesky(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
             matrices, L, info, n, batch, row, column, step, upper,
             threads=(whole(width * batch),), group=(32,),
         )  # fmt: skip
+    elif n <= ROWS:
+        kernel("cholesky", "cholesky_rows", scalar(A.dtype), _block(A))(
+            matrices, L, info, n, row, column, step, upper,
+            threads=(32 * batch,), group=(32,),
+        )  # fmt: skip
     elif n * A.element_size() <= GROUP_BYTES:
         threads = whole(n)
-        simdgroups = 2 if n <= 64 else 4 if n <= 128 else 8
+        simdgroups = 4 if n <= 128 else 8
         kernel("cholesky", "cholesky_group", scalar(A.dtype), _block(A), simdgroups)(
             matrices, L, info, n, row, column, step, upper,
             threads=(threads * batch,), group=(threads,),
@@ -77,25 +94,40 @@ def _block(A: Tensor) -> int:
 def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> None:
     factor = empty(A.shape, A) if upper else L
     matrices = flattened(factor)
-    copy(matrices, A.mH if upper else A)
+    lower(matrices, flattened(A.mT if upper else A), conjugated=upper)
     batch, n, _ = matrices.shape
     block = _block(A)
-    panel = kernel("cholesky", "cholesky_panel", scalar(A.dtype), block, PANEL // 32)
     below = kernel("cholesky", "cholesky_below", scalar(A.dtype), block)
     for first in range(0, n, PANEL):
         last = min(first + PANEL, n)
-        threads = whole(last - first)
-        panel(matrices, info, n, first, last, threads=(threads * batch,), group=(threads,))
+        whole_height = n - first <= PANEL_THREADS
+        threads = whole(n - first if whole_height else last - first)
+        kernel("cholesky", "cholesky_panel", scalar(A.dtype), block, PANEL_THREADS // 32)(
+            matrices, info, n, first, last, threads=(threads * batch,), group=(threads,)
+        )
         if last == n:
             break
-        below(
-            matrices, n, first, last,
-            threads=(-(-(n - last) // BELOW) * BELOW, batch), group=(BELOW, 1),
-        )  # fmt: skip
+        if not whole_height:
+            below(
+                matrices, n, first, last,
+                threads=(-(-(n - last) // BELOW) * BELOW, batch), group=(BELOW, 1),
+            )  # fmt: skip
         update_hermitian(matrices, first, last)
-    clear_upper(matrices)
+    if n > PANEL + _products.PRODUCT:
+        # Panels leave zeros above the diagonal; torch's products reached beyond them.
+        clear_upper(matrices)
     if upper:
         copy(flattened(L), factor.mH)
+
+
+def lower(X: Tensor, A: Tensor, *, conjugated: bool) -> None:
+    """X := the lower triangle of A, zero above it, for a column-major X without gaps."""
+    batch, n, _ = A.shape
+    tiles = -(-n // 32)
+    kernel("cholesky", "cholesky_lower", scalar(X.dtype))(
+        A, X, n, *strides(A), conjugated,
+        threads=(256 * tiles, tiles, batch), group=(256, 1, 1),
+    )  # fmt: skip
 
 
 def _cholesky_fake(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
@@ -109,11 +141,19 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool) -> Tensor:
         return X
     factors, right = flattened(L), flattened(B)
     batch, n, k = right.shape
-    if n <= SIMD:
+    row, column, step = strides(factors)
+    if upper:
+        row, column = column, row
+    if _few(n, k, L.element_size()):
+        width, rows = (lanes(n), 1) if n <= SIMD else (SIMD, 2)
+        teams = SIMD // width
+        columns = 1 if k == 1 else FEW
+        kernel("cholesky", "cholesky_solve_few", scalar(L.dtype), width, rows, columns)(
+            factors, right, X, n, k, batch, row, column, step, *strides(right), upper,
+            threads=(32 * -(-batch // teams),), group=(32,),
+        )  # fmt: skip
+    elif n <= SIMD:
         width = lanes(n)
-        row, column, step = strides(factors)
-        if upper:
-            row, column = column, row
         kernel("cholesky", "cholesky_solve_simd", scalar(L.dtype), width)(
             factors, right, X, n, k, batch, row, column, step, *strides(right), upper,
             threads=(32 * -(-k // width), -(-batch // (32 // width))), group=(32, 1),
@@ -121,6 +161,12 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool) -> Tensor:
     else:
         _solve_both(factors, right, flattened(X), upper)
     return X
+
+
+def _few(n: int, k: int, itemsize: int) -> bool:
+    # A triangle of 64 rows of complex128 is more than threadgroup memory holds.
+    rows = FEW_ROWS if itemsize <= 8 else SIMD
+    return n <= rows and (k == 1 or (k <= FEW and n > SIMD // 2))
 
 
 def _solve_both(factors: Tensor, B: Tensor, X: Tensor, upper: bool) -> None:

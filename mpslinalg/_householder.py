@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _op, _out, _qr_plan, _route
+from mpslinalg._repeat import public
 from mpslinalg._triangular import solve_operator
 
 regime = _qr_plan.regime
@@ -77,6 +78,7 @@ def _ormqr(A: Tensor, tau: Tensor, C: Tensor, left: bool, adjoint: bool) -> Tens
     return C - VT @ (V.mH @ C) if left else C - (C @ VT) @ V.mH
 
 
+@public
 def geqrf(input: Tensor, *, out: Any = None) -> Any:
     """Factor A = Q R and keep Q as Householder reflectors.
 
@@ -107,6 +109,7 @@ def geqrf(input: Tensor, *, out: Any = None) -> Any:
     return torch.return_types.geqrf_out(map(_write, results, out))  # type: ignore[attr-defined]
 
 
+@public
 def householder_product(A: Tensor, tau: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Multiply Householder reflectors: the first n columns of H_1 H_2 ... H_k.
 
@@ -151,6 +154,7 @@ def householder_product(A: Tensor, tau: Tensor, *, out: Tensor | None = None) ->
     return Q if out is None else _write(Q, out)
 
 
+@public
 def ormqr(
     input: Tensor,
     tau: Tensor,

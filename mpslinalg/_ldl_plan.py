@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _op, _triangular_plan
+from mpslinalg._cholesky_plan import lower
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import clear_upper, copy, subtract_product
 from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
@@ -24,8 +24,10 @@ FEW = 4
 # products have an inner size of 32.
 PANEL = 31
 MAX_THREADS = 512
-# Columns that one product updates: above the diagonal it wastes half a square of them.
-STRIP = 512
+# Rows that a thread of a taller panel takes at once.
+ROWS = 4
+# Sides of a tile of the update.
+TILE = 64
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
@@ -36,7 +38,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         return f"ldl_unpack, {_triangular_plan.regime(name, dtype, batch, n, n, k)}, ldl_divide"
     if n <= GROUP:
         return "ldl_simd" if n <= SIMD else "ldl_group"
-    return f"ldl_panel of {PANEL} columns, matmul"
+    return f"ldl_panel of {PANEL} columns, ldl_update"
 
 
 def ldl_factor(A: Tensor, hermitian: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,7 +62,7 @@ def ldl_factor(A: Tensor, hermitian: bool) -> tuple[Tensor, Tensor, Tensor]:
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
     else:
-        copy(flattened(LD), A)
+        lower(flattened(LD), matrices, conjugated=False)
         _factor_blocked(flattened(LD), pivots, info, hermitian)
     return LD, pivots, info
 
@@ -69,19 +71,17 @@ def _factor_blocked(LD: Tensor, pivots: Tensor, info: Tensor, hermitian: bool) -
     batch, n, _ = LD.shape
     L, W = (empty((batch, n, PANEL + 1), LD) for _ in range(2))
     following = empty((batch,), LD, torch.int32)
-    panel = kernel("ldl", "ldl_panel", scalar(LD.dtype), PANEL + 1)
+    update = kernel("ldl", "ldl_update", scalar(LD.dtype), PANEL + 1)
     for first in range(0, n, PANEL):
         last = min(first + PANEL, n)
         threads = min(whole(n - first), MAX_THREADS)
-        panel(
+        rows = 1 if n - first <= threads else ROWS
+        kernel("ldl", "ldl_panel", scalar(LD.dtype), PANEL + 1, rows)(
             LD, L, W, pivots, info, following, n, last, first == 0, hermitian,
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
-        for start in range(last, n, STRIP):
-            stop = min(start + STRIP, n)
-            subtract_product(LD[:, start:, start:stop], L[:, start:], W[:, start:stop].mT)
-    # The products reached above the diagonal, where the values of A were.
-    clear_upper(LD)
+        tiles = -(-(n - last) // TILE)
+        update(LD, L, W, n, last, threads=(256 * tiles, tiles, batch), group=(256, 1, 1))
 
 
 def _ldl_factor_fake(A: Tensor, hermitian: bool) -> tuple[Tensor, Tensor, Tensor]:

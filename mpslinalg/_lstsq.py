@@ -19,6 +19,8 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         pivoted = _qr_pivoted_plan.regime(name, dtype, batch, m, n, k)
         rows = _qr_plan.regime("qr", dtype, batch, n, min(m, n), k)
         return f"gelsy: {pivoted}, then {rows}, solve_triangular, matmul"
+    if _side_by_side(m, n, k):
+        return f"gels: {_qr_plan.regime('qr', dtype, batch, m, n + k, k)}, solve_triangular"
     panels = _qr_plan.regime("geqrf", dtype, batch, max(m, n), min(m, n), k)
     return f"gels: {panels}, qr_apply, solve_triangular"
 
@@ -32,11 +34,21 @@ def operation(A: Any, driver: str | None) -> str | None:
     return "lstsq"
 
 
+def _side_by_side(m: int, n: int, k: int) -> bool:
+    """Whether A and B together fit the kernels that factor tall matrices at once."""
+    return m >= n and n + k <= _qr_plan.WIDTH
+
+
 def _solve(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """X, the squared norms of B - A X, and the diagonal of R."""
     m, n = A.shape[-2:]
     if _op.tracked(A, B):
         return _solve_differentiably(A, B)
+    if _side_by_side(m, n, B.shape[-1]):
+        # R of [A B] is R of A, and Q^H B on its right: no reflectors, no Q.
+        _, R = _qr_plan.qr_op(torch.cat((A, B), -1), "r")
+        X = solve_operator(R[..., :n, :n], R[..., :n, n:], True, False, 0)
+        return X, _squares(R[..., n:, n:]), R.diagonal(dim1=-2, dim2=-1)[..., :n]
     a, tau = _qr_plan.geqrf_op(A if m >= n else A.mH.resolve_conj())
     R = a[..., : min(m, n), :]
     if m >= n:

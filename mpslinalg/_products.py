@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
 
-import torch
 from torch import Tensor
 
 from mpslinalg import _op
-from mpslinalg._engines import empty, flattened, kernel, scalar, strides
+from mpslinalg._engines import empty, flattened, gemm, kernel, scalar, strides
 
 # Sides of C up to which our product is launched. Beyond, a GEMM's speed outweighs what torch spends
 # on a call: 25 us of the host on an H200, five times a launch of ours.
@@ -32,29 +30,14 @@ def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     if max(C.shape[-2:]) <= PRODUCT and alone and not B.is_conj():
         _launch(C, A, B)
     else:
-        with _full_precision(C):
-            C.baddbmm_(A, B, alpha=-1)
-
-
-@contextmanager
-def _full_precision(A: Tensor) -> Iterator[None]:
-    """Without TF32: of the 11 bits it keeps of each factor a factorisation would keep less."""
-    if not (A.is_cuda and torch.backends.cuda.matmul.allow_tf32):
-        yield
-        return
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = True
+        gemm(C, A, B, 1, -1)
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
-    """A B, row-major, in full float32 precision within autocast too."""
-    X = empty((*A.shape[:-1], B.shape[-1]), A, row_major=True)
-    with torch.autocast(A.device.type, enabled=False), _full_precision(A):
-        torch.matmul(A, B, out=X)
-    return X
+    """A B by torch's GEMM, for batches of strided matrices, in full float32 precision."""
+    C = empty((*A.shape[:2], B.shape[-1]), A)
+    gemm(C, A, B, 0, 1)
+    return C
 
 
 def _memory(matrices: Tensor) -> int:
@@ -122,8 +105,15 @@ def copy(X: Tensor, B: Tensor) -> None:
     )  # fmt: skip
 
 
+def _product_of_batches(A: Tensor, B: Tensor) -> Tensor:
+    """A B for any batch dimensions, the same for both."""
+    size = math.prod(A.shape[:-2])
+    A3, B3 = (x.resolve_neg().reshape(size, *x.shape[-2:]) for x in (A, B))
+    return product(A3, B3).view(*A.shape[:-1], B.shape[-1])
+
+
 product_op = _op.define(
     "product(Tensor A, Tensor B) -> Tensor",
-    product,
-    lambda A, B: empty((*A.shape[:-1], B.shape[-1]), A, row_major=True),
+    _product_of_batches,
+    lambda A, B: empty((*A.shape[:-1], B.shape[-1]), A),
 )

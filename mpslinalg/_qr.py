@@ -8,6 +8,7 @@ from torch.autograd import Function
 
 from mpslinalg import _check, _op, _out, _qr_plan, _route
 from mpslinalg._engines import cpu
+from mpslinalg._repeat import public
 from mpslinalg._triangular import solve_operator
 
 regime = _qr_plan.regime
@@ -142,6 +143,7 @@ def _by_lapack(A: Tensor, mode: str, out: Any) -> Any:
     return _out.named("linalg_qr", result, out)
 
 
+@public
 def qr(A: Tensor, mode: str = "reduced", *, out: Any = None) -> Any:
     """Factor A = Q R: orthonormal columns times an upper triangular matrix.
 

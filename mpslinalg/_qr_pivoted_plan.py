@@ -81,7 +81,7 @@ def _upper(factor: Tensor, rows: int, R: Tensor | None = None) -> Tensor:
     batch, m, n = factor.shape
     R = empty((batch, rows, n), factor) if R is None else R
     kernel("qr", "qr_upper", scalar(factor.dtype))(
-        factor, R, m, n, rows, threads=(rows, n, batch), group=(32, 1, 1)
+        factor, R, m, n, rows, threads=(rows, n, batch), group=(32, 8, 1)
     )
     return R
 

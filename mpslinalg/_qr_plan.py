@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import copy
+from mpslinalg._products import PRODUCT, copy, product, subtract_product
 from mpslinalg._simdgroups import lanes, whole
 
 # A column in each lane of a simdgroup, and the columns of a panel.
 WIDTH = 32
-# Bytes of the rows of one column of a panel, in one threadgroup: 512 threads of 32 rows.
-COLUMN_BYTES = 4096
+# Rows of a panel that one threadgroup holds: 512 threads of 32 rows of every column.
 MAX_ROWS = 512
+# Rows that a threadgroup takes where several share the columns that reflectors are applied to.
+SPAN = 256
+# Threadgroups that a matrix may as well have more of: an H200 has 132 processors.
+FEW_GROUPS = 128
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name in ("householder_product", "ormqr"):
-        return "qr_triangle, qr_apply"
+        tall = f"qr_project, qr_subtract; qr_expand, matmul for more than {PRODUCT} columns"
+        return f"qr_triangle, {'qr_apply' if m <= _rows(dtype) else tall}"
     if name == "qr" and max(m, n) <= WIDTH:
         return "qr_simd"
     if name == "qr" and n <= WIDTH:
         return "qr_group" if m <= _rows(dtype) else "qr_group, qr_combine"
-    blocked = f"qr_panel of {WIDTH} columns, qr_triangle, qr_update"
+    if m > _rows(dtype):
+        applied = "qr_project, qr_subtract" if n <= PRODUCT else "qr_expand, matmul"
+        return f"qr_group for panels of {WIDTH} columns, qr_reconstruct, {applied}"
+    blocked = f"qr_panel of {WIDTH} columns, qr_update"
     return f"{blocked}, qr_apply" if name == "qr" else blocked
 
 
 def _rows(dtype: torch.dtype) -> int:
-    """Rows of a panel that one threadgroup holds."""
-    return min(COLUMN_BYTES // dtype.itemsize, MAX_ROWS)
+    """Rows of a panel that one threadgroup holds, with what its threads tell each other."""
+    return MAX_ROWS if dtype.itemsize <= 8 else MAX_ROWS // 8
 
 
 def sides(m: int, n: int, mode: str) -> tuple[int, int]:
@@ -56,9 +65,9 @@ def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
         _tall(matrices, flattened(Q) if columns else empty((1,), A), flattened(R), columns != 0)
     else:
         factor, tau = empty(matrices.shape, A), _empty_tau(matrices, min(m, n))
-        triangles = _factor(matrices, factor, tau, True)
+        triangles = _factor(matrices, factor, tau)
         kernel("qr", "qr_upper", scalar(A.dtype))(
-            factor, R, m, n, rows, threads=(rows, n, len(factor)), group=(32, 1, 1)
+            factor, R, m, n, rows, threads=(rows, n, len(factor)), group=(32, 8, 1)
         )
         if columns:
             _form(factor, triangles, min(m, n), flattened(Q))
@@ -85,6 +94,9 @@ def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool) -> None:
     """Q and R of at most WIDTH columns: of blocks of rows, then of the R of those (TSQR)."""
     batch, m, n = matrices.shape
     blocks = -(-m // _rows(Q.dtype))
+    if blocks > 1 and batch * blocks <= FEW_GROUPS:
+        # As many rows in each block as their R have together.
+        blocks = max(blocks, math.isqrt(m // n))
     rows = -(-m // blocks)
     tops = R if blocks == 1 else empty((batch, blocks * n, n), R)
     threads = whole(rows)
@@ -110,9 +122,8 @@ def _empty_triangles(matrices: Tensor, count: int) -> Tensor:
     return empty((matrices.shape[0], -(-count // WIDTH), WIDTH, WIDTH), matrices)
 
 
-def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tensor:
-    """Reflectors below R, and tau. Returns the triangular factors of the blocks of reflectors, of
-    the last block only if they are wanted."""
+def _factor(matrices: Tensor, factor: Tensor, tau: Tensor) -> Tensor:
+    """Reflectors below R, and tau. Returns the triangular factors of the blocks of reflectors."""
     batch, m, n = matrices.shape
     steps = min(m, n)
     triangles = _empty_triangles(matrices, steps)
@@ -123,9 +134,10 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tens
     for block in range(blocks):
         first = block * WIDTH
         last = min(first + WIDTH, steps)
-        _panel(factor, tau, workspace, first, last)
-        if wanted or last < n:
-            _triangles(factor, tau, triangles, block, 1)
+        if m - first > _rows(factor.dtype):
+            _tall_panel(factor, tau, triangles, workspace, first, last)
+            continue
+        _panel(factor, tau, triangles, first, last)
         if last < n:
             update(
                 factor, triangles, m, n, first, last, blocks,
@@ -134,36 +146,60 @@ def _factor(matrices: Tensor, factor: Tensor, tau: Tensor, wanted: bool) -> Tens
     return triangles
 
 
-def _panel(factor: Tensor, tau: Tensor, workspace: Tensor, first: int, last: int) -> None:
+def _panel(factor: Tensor, tau: Tensor, triangles: Tensor, first: int, last: int) -> None:
+    """Reflectors of a panel, and their triangular factor."""
     batch, m, n = factor.shape
-    height, width = m - first, last - first
-    if height <= _rows(factor.dtype):
-        threads = whole(height)
-        kernel("qr", "qr_panel", scalar(factor.dtype))(
-            factor, tau, m, n, first, last, threads=(threads * batch,), group=(threads,)
-        )
-        return
-    Y = workspace[: batch * height * width].view(batch, width, height).mT
-    R = empty((batch, width, width), factor)
-    _tall(factor[:, first:, first:last], Y, R, True)
-    kernel("qr", "qr_reconstruct", scalar(factor.dtype))(
-        Y, R, factor, tau, m, n, first, width,
-        threads=(128 * -(-height // 128), batch), group=(128, 1),
+    threads = whole(m - first)
+    kernel("qr", "qr_panel", scalar(factor.dtype))(
+        factor, tau, triangles, m, n, first, last, triangles.shape[1],
+        threads=(threads * batch,), group=(threads,),
     )  # fmt: skip
 
 
-def _triangles(factor: Tensor, tau: Tensor, triangles: Tensor, block: int, count: int) -> None:
+def _tall_panel(
+    factor: Tensor, tau: Tensor, triangles: Tensor, workspace: Tensor, first: int, last: int
+) -> None:
+    """The same for more rows than a threadgroup holds, and the update of what is right of it."""
     batch, m, n = factor.shape
-    kernel("qr", "qr_triangle", scalar(factor.dtype))(
-        factor, tau, triangles, m, n, tau.shape[-1], block, triangles.shape[1],
-        threads=(256 * count, batch), group=(256, 1),
+    height, width = m - first, last - first
+    Y = workspace[: batch * height * width].view(batch, width, height).mT
+    R = empty((batch, width, width), factor)
+    _tall(factor[:, first:, first:last], Y, R, True)
+    expanded = 0 if last == n else (1 if n - last <= PRODUCT else 2)
+    V = empty((batch, height if expanded else 1, width), factor)
+    VT = empty(V.shape if expanded == 2 else (1,), factor)
+    kernel("qr", "qr_reconstruct", scalar(factor.dtype))(
+        Y, R, factor, tau, triangles, V, VT, m, n, first, width, triangles.shape[1], expanded,
+        threads=(128 * -(-height // 128), batch), group=(128, 1),
+    )  # fmt: skip
+    C = factor[:, first:, last:]
+    if expanded == 1:
+        _project(V, triangles, C, first, True, False)
+    elif expanded == 2:
+        subtract_product(C, VT, product(V.mH, C))
+
+
+def _project(
+    V: Tensor, triangles: Tensor, C: Tensor, first: int, adjoint: bool, conjugated: bool
+) -> None:
+    """The block of reflectors from `first` on, whose V is given, times C or its conjugate."""
+    batch, rows, width = V.shape
+    columns = C.shape[-1]
+    spans = -(-rows // SPAN)
+    parts = empty((batch, spans, WIDTH, columns), V)
+    layout = (rows, width, columns, V.stride(2), V.stride(0), *strides(C), conjugated)
+    threads, group = (256 * -(-columns // WIDTH), spans, batch), (256, 1, 1)
+    kernel("qr", "qr_project", scalar(V.dtype))(V, C, parts, *layout, threads=threads, group=group)
+    kernel("qr", "qr_subtract", scalar(V.dtype))(
+        V, C, parts, triangles, *layout, first // WIDTH, triangles.shape[1], adjoint,
+        threads=threads, group=group,
     )  # fmt: skip
 
 
 def _identity(Q: Tensor) -> None:
     batch, m, columns = Q.shape
     kernel("qr", "qr_identity", scalar(Q.dtype))(
-        Q, m, columns, threads=(m, columns, batch), group=(64, 1, 1)
+        Q, m, columns, threads=(m, columns, batch), group=(32, 8, 1)
     )
 
 
@@ -186,6 +222,23 @@ def _apply(
     """The block of reflectors from `first` on, of `count`, times C or its conjugate."""
     batch, m, n = factor.shape
     columns, width = C.shape[-1], min(WIDTH, count - first)
+    height = m - first
+    if height > _rows(factor.dtype) and columns <= PRODUCT:
+        V = factor[:, first:, first : first + width]
+        _project(V, triangles, C, first, adjoint, conjugated)
+        return
+    if height > _rows(factor.dtype):
+        V, VT = (empty((batch, height, width), factor) for _ in range(2))
+        kernel("qr", "qr_expand", scalar(factor.dtype))(
+            factor, triangles, V, VT, m, n, first, width, triangles.shape[1], adjoint,
+            threads=(128 * -(-height // 128), batch), group=(128, 1),
+        )  # fmt: skip
+        if conjugated:
+            C = C.mT
+            subtract_product(C, product(C, V), VT.mH)
+        else:
+            subtract_product(C, VT, product(V.mH, C))
+        return
     kernel("qr", "qr_apply", scalar(factor.dtype))(
         factor, triangles, C, m, n, first, width, triangles.shape[1], columns, *strides(C),
         adjoint, conjugated,
@@ -198,7 +251,7 @@ def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:
     factor, tau = _geqrf_fake(A)
     if A.numel() != 0:
         matrices = flattened(A)
-        _factor(matrices, flattened(factor), tau.view(matrices.shape[0], -1), False)
+        _factor(matrices, flattened(factor), tau.view(matrices.shape[0], -1))
     return factor, tau
 
 
@@ -217,7 +270,11 @@ def _reflectors(A: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     count = tau.shape[-1]
     triangles = _empty_triangles(factor, count)
     tau = tau.resolve_conj().resolve_neg().reshape(-1, count).contiguous()
-    _triangles(factor, tau, triangles, 0, triangles.shape[1])
+    batch, m, n = factor.shape
+    blocks = triangles.shape[1]
+    kernel("qr", "qr_triangle", scalar(factor.dtype))(
+        factor, tau, triangles, m, n, count, threads=(256 * blocks, batch), group=(256, 1)
+    )
     return factor, triangles
 
 

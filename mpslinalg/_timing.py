@@ -1,4 +1,4 @@
-"""Median times of calls that take turns on one device."""
+"""Times of calls that take turns on one device."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +9,43 @@ import torch
 MINIMUM_TIMINGS = 20
 MAXIMUM_TIMINGS = 200
 ENOUGH_S = 0.1  # spent on all calls together, once each has the minimum
-SLOW_CALL_S = 0.05  # three timings must do above this
+# Seconds that one call may take in all before it has the minimum: it then stops at FEWEST_TIMINGS,
+# and at any number once it took LONG_S.
+BUDGET_S = 0.5
+FEWEST_TIMINGS = 3
+LONG_S = 1.0
+
+
+def timings(
+    calls: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    minimum: int = MINIMUM_TIMINGS,
+    lead: Callable[[], object] | None = None,
+) -> dict[str, list[float]]:
+    """Seconds of each call, over and over; they take turns, so that all see the same machine.
+
+    `lead` occupies a GPU before each timing, so that the host is ahead when `call` starts.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    waiting = set(calls)
+    while waiting:
+        for name, call in calls.items():
+            if name in waiting:
+                samples[name].append(seconds_of(call, device, lead))
+        enough = sum(map(sum, samples.values())) > ENOUGH_S
+        waiting = {name for name in waiting if not _done(samples[name], minimum, enough)}
+    return samples
+
+
+def _done(samples: list[float], minimum: int, enough: bool) -> bool:
+    count, spent = len(samples), sum(samples)
+    return (
+        count == MAXIMUM_TIMINGS
+        or (count >= minimum and enough)
+        or (count >= FEWEST_TIMINGS and spent > BUDGET_S)
+        or spent > LONG_S
+    )
 
 
 def medians(
@@ -19,23 +55,15 @@ def medians(
     minimum: int = MINIMUM_TIMINGS,
     lead: Callable[[], object] | None = None,
 ) -> dict[str, float]:
-    """Median seconds of each call; they take turns, so that all see the same machine.
-
-    `lead` occupies a GPU before each timing, so that the host is ahead when `call` starts.
-    """
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for done in range(1, MAXIMUM_TIMINGS + 1):
-        for name, call in calls.items():
-            samples[name].append(_seconds(call, device, lead))
-        slow = any(timings[0] > SLOW_CALL_S for timings in samples.values())
-        if done >= (3 if slow else minimum) and sum(map(sum, samples.values())) > ENOUGH_S:
-            break
-    return {name: median(timings) for name, timings in samples.items()}
+    """The median of the timings of each call."""
+    samples = timings(calls, device, minimum=minimum, lead=lead)
+    return {name: median(taken) for name, taken in samples.items()}
 
 
-def _seconds(
-    call: Callable[[], object], device: torch.device, lead: Callable[[], object] | None
+def seconds_of(
+    call: Callable[[], object], device: torch.device, lead: Callable[[], object] | None = None
 ) -> float:
+    """Seconds of one call, by the device's own clock."""
     if device.type == "cpu":
         start = time.perf_counter()
         call()

@@ -33,6 +33,7 @@ __all__ = [
     "general",
     "inverse_ratio",
     "ldl_ratio",
+    "lstsq_ratio",
     "lu_ratio",
     "positive_definite",
     "qr_ratio",
@@ -131,7 +132,8 @@ def ldl_ratio(A: Array, LD: Array, pivots: Array, hermitian: bool = False) -> Ra
     error, legal = np.zeros(A.shape[:-2]), np.ones(A.shape[:-2], bool)
     for index in np.ndindex(A.shape[:-2]):
         L, D, order, legal[index] = _unpacked(LD[index], pivots[index], hermitian)
-        product = L @ _ldexp(D, -exponent[index]) @ (L.conj() if hermitian else L).T
+        scaled = _times_blocks(L, _ldexp(D, -exponent[index]))
+        product = scaled @ (L.conj() if hermitian else L).T
         error[index] = _norm(product - A[index][order][:, order])
     return _ratio(error, n * eps * _norm(A), legal & _finite(LD))
 
@@ -269,6 +271,41 @@ def slogdet_ratio(A: Array, sign: Array, logabsdet: Array) -> Ratios:
         _ratio(np.abs(value - reference), np.exp2(log_bound - shift) + rounding, trusted),
         _ratio(modulus, np.asarray(n * eps), trusted),
     )
+
+
+@np.errstate(all="ignore")
+def lstsq_ratio(A: Array, X: Array, B: Array) -> Ratios:
+    """How far the columns x of X are from the least squares solutions; for well-conditioned A.
+
+    With as many rows as columns or more, ||A^H (b - A x)|| / (sqrt(m) ||A|| ||b|| eps); with fewer
+    the larger of ||b - A x|| / (sqrt(n) ||A|| ||x|| eps) and the same of what x has outside the
+    rows of A, ||x - P x|| / (sqrt(n) ||x|| eps). LAPACK's xQRT17, xQRT16 and xQRT14, but in 2-norms
+    (Frobenius' for A) and with the root of the size, for rounding errors add up at random (Higham,
+    Mary, SIAM J. Sci. Comput. 41, 2019): in 1-norms and times the size itself x = 0 would pass for
+    a matrix of 10^6 rows. X with one dimension less than A is a vector, or a batch of them.
+    """
+    eps = _eps(X)
+    vector = X.ndim == A.ndim - 1
+    A = _host(A)
+    X, B = _columns(_host(X), vector, True), _columns(_host(B), vector, True)
+    m, n = A.shape[-2:]
+    of_A, of_b = _exponent(A), _exponent(B, axis=-2)
+    A, X, B = _ldexp(A, -of_A), _ldexp(X, of_A - of_b), _ldexp(B, -of_b)
+    adjoint = A.conj().swapaxes(-2, -1)
+    size, trusted = np.linalg.norm(A, axis=(-2, -1))[..., None], _finite(X, axis=-2)
+
+    def ratio(error: NDArray[Any], allowed: NDArray[Any]) -> Ratios:
+        allowed = np.sqrt(max(m, n)) * eps * allowed
+        ratios = _ratio(np.linalg.norm(error, axis=-2), allowed, trusted)
+        return np.asarray(ratios.max(-1, initial=0.0))
+
+    residual = B - A @ X
+    if m >= n:
+        return ratio(adjoint @ residual, size * np.linalg.norm(B, axis=-2))
+    rows = np.linalg.qr(adjoint)[0]
+    outside = X - rows @ (rows.conj().swapaxes(-2, -1) @ X)
+    of_x = np.linalg.norm(X, axis=-2)
+    return np.maximum(ratio(residual, size * of_x), ratio(outside, of_x))
 
 
 class Matrix(NamedTuple):
@@ -457,6 +494,14 @@ def _mirrored(A: NDArray[Any], hermitian: bool) -> NDArray[Any]:
     if hermitian:
         below, diagonal = below.conj(), diagonal.real
     return np.asarray(np.tril(A, -1) + below + diagonal)
+
+
+def _times_blocks(L: NDArray[Any], D: NDArray[Any]) -> NDArray[Any]:
+    """L D for a tridiagonal D."""
+    product: NDArray[Any] = L * np.diagonal(D)
+    product[:, :-1] += L[:, 1:] * np.diagonal(D, -1)
+    product[:, 1:] += L[:, :-1] * np.diagonal(D, 1)
+    return product
 
 
 def _unpacked(

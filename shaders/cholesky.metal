@@ -117,56 +117,68 @@ template <typename R> struct Standing {
 };
 
 // The steps of that from N - ACTIVE on, `size` in all. `column`, for two columns of N entries,
-// passes a column of L on, conjugated, from the pivot down. Entries right of the diagonal may hold
-// anything, before and after; the diagonal is left to the caller.
-template <typename T, int N, int ACTIVE>
+// passes a column of L on, conjugated, from the pivot down. A lane may have other rows, below all
+// pivots, after its first. Entries right of the diagonal may hold anything, before and after; the
+// diagonal is left to the caller.
+template <typename T, int N, int ROWS, int ACTIVE>
 inline void cholesky_steps(
-    thread T (&a)[N], thread Standing<real_t<T>>& state, uint size, threadgroup T* column) {
+    thread T (&a)[ROWS][N], thread Standing<real_t<T>>& state, uint size, threadgroup T* column) {
   typedef real_t<T> R;
   constexpr int STEPS = ACTIVE < SEGMENT ? ACTIVE : SEGMENT;
 #pragma unroll(1)
   for (int step = 0; step < STEPS; ++step) {
     const int k = N - ACTIVE + step;
-    T l = a[0];
+    T l[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) l[r] = a[r][0];
     if (uint(k) < size) {
       const R own_inverse = inverse_root(state.diagonal);
       const R inverse = simd_shuffle(own_inverse, ushort(state.first_lane + uint(k)));
       // Of what is not greater than zero there is none, or an infinite one.
       state.failed = !(inverse < R(INFINITY)) && state.failed == 0 ? k + 1 : state.failed;
-      l = times(l, inverse);
-      state.diagonal = state.row > k ? subtract_square(state.diagonal, l) : state.diagonal;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) l[r] = times(l[r], inverse);
+      state.diagonal = state.row > k ? subtract_square(state.diagonal, l[0]) : state.diagonal;
       // One of them is read while the next step fills the other.
       threadgroup T* below = column + (k & 1) * N;
-      if (uint(state.row) < uint(N)) below[uint(state.row - k) % uint(N)] = conj(l);
+      if (uint(state.row) < uint(N)) below[uint(state.row - k) % uint(N)] = conj(l[0]);
       simdgroup_barrier(mem_flags::mem_threadgroup);
       // Of rows that are done, what stands right of the diagonal must not reach what is finished.
-      const T factor = state.row > k ? l : zero<T>();
+      const T factor = state.row > k ? l[0] : zero<T>();
 #pragma unroll
       for (int j = 1; j < ACTIVE; ++j) {
         T other = below[j];
         if (j > ACTIVE - STEPS) other = j < ACTIVE - step ? other : zero<T>();
-        a[j - 1] = mul_sub(a[j], factor, other);
+        a[0][j - 1] = mul_sub(a[0][j], factor, other);
+#pragma unroll
+        for (int r = 1; r < ROWS; ++r) a[r][j - 1] = mul_sub(a[r][j], l[r], other);
       }
     } else {
 #pragma unroll
-      for (int j = 1; j < ACTIVE; ++j) a[j - 1] = a[j];
+      for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+        for (int j = 1; j < ACTIVE; ++j) a[r][j - 1] = a[r][j];
+      }
     }
-    a[ACTIVE - 1] = l;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) a[r][ACTIVE - 1] = l[r];
   }
-  if constexpr (ACTIVE > STEPS) cholesky_steps<T, N, ACTIVE - STEPS>(a, state, size, column);
+  if constexpr (ACTIVE > STEPS) cholesky_steps<T, N, ROWS, ACTIVE - STEPS>(a, state, size, column);
 }
 
 // All of them, and the diagonal.
-template <typename T, int N>
+template <typename T, int N, int ROWS>
 inline void factor_rows(
-    thread T (&a)[N], thread Standing<real_t<T>>& state, uint size, threadgroup T* column) {
+    thread T (&a)[ROWS][N], thread Standing<real_t<T>>& state, uint size, threadgroup T* column) {
 #pragma unroll
-  for (int j = 0; j < N; ++j) state.diagonal = j == state.row ? real_part(a[j]) : state.diagonal;
-  cholesky_steps<T, N, N>(a, state, size, column);
+  for (int j = 0; j < N; ++j) {
+    state.diagonal = j == state.row ? real_part(a[0][j]) : state.diagonal;
+  }
+  cholesky_steps<T, N, ROWS, N>(a, state, size, column);
   simdgroup_barrier(mem_flags::mem_threadgroup);
   const T root = from_real<T>(sqrt(state.diagonal));
 #pragma unroll
-  for (int j = 0; j < N; ++j) a[slot<N>(j)] = j == state.row ? root : a[slot<N>(j)];
+  for (int j = 0; j < N; ++j) a[0][slot<N>(j)] = j == state.row ? root : a[0][slot<N>(j)];
 }
 
 // N lanes factor one n x n matrix, n <= N: a lane owns a row in registers. A simdgroup holds 32 / N
@@ -189,21 +201,21 @@ template <typename T, int N>
   const uint row = lane % uint(N);
   const bool owns = matrix < batch && row < n;
   threadgroup T* tile = tiles + lane / uint(N) * uint(N * (N + 1));
-  T a[N];
+  T a[1][N];
   load_row<T, N>(
-      a, A + long(matrix) * batch_stride, matrix < batch, row, n, n, row_stride, column_stride,
+      a[0], A + long(matrix) * batch_stride, matrix < batch, row, n, n, row_stride, column_stride,
       tile);
 #pragma unroll
-  for (int j = 0; j < N; ++j) a[j] = upper != 0 ? conj(a[j]) : a[j];
+  for (int j = 0; j < N; ++j) a[0][j] = upper != 0 ? conj(a[0][j]) : a[0][j];
   Standing<real_t<T>> state = {int(row), lane - row, real_t<T>(0), 0};
-  factor_rows<T, N>(a, state, n, tile);
+  factor_rows<T, N, 1>(a, state, n, tile);
   if (row == 0 && matrix < batch) info[matrix] = state.failed;
   device T* to = L + ulong(matrix) * n * n + row;
   if (upper != 0) {
     // Rows of L are columns of the adjoint: through the tile, to write along memory.
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      tile[row * uint(N + 1) + uint(j)] = uint(j) <= row ? conj(a[slot<N>(j)]) : zero<T>();
+      tile[row * uint(N + 1) + uint(j)] = uint(j) <= row ? conj(a[0][slot<N>(j)]) : zero<T>();
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll(8)
@@ -213,7 +225,7 @@ template <typename T, int N>
   } else {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      if (owns && uint(j) < n) to[uint(j) * n] = uint(j) <= row ? a[slot<N>(j)] : zero<T>();
+      if (owns && uint(j) < n) to[uint(j) * n] = uint(j) <= row ? a[0][slot<N>(j)] : zero<T>();
     }
   }
 }
@@ -387,10 +399,10 @@ inline void row_steps(thread T (&x)[WIDTH], threadgroup const T* block, uint siz
   if constexpr (ACTIVE > STEPS) row_steps<T, WIDTH, ACTIVE - STEPS>(x, block, size);
 }
 
-// One threadgroup factors one matrix of `size` rows, left-looking in blocks of WIDTH columns; lane
-// i of simdgroup s owns row 32 s + i. L has its columns `stride` apart and takes the lower factor;
-// for `upper` its adjoint too, and zeros in its place when it is no longer needed. Returns as
-// `factor`; the pivot's simdgroup knows it.
+// One threadgroup factors the first `columns` columns of one matrix of `size` rows, left-looking in
+// blocks of WIDTH of them; lane i of simdgroup s owns row 32 s + i. L has its columns `stride`
+// apart and takes the lower factor; for `upper`, of all columns, its adjoint too, and zeros in its
+// place when it is no longer needed. Returns as `factor`; the pivot's simdgroup knows it.
 template <typename T, int WIDTH>
 inline int factor_group(
     device const T* A,
@@ -398,6 +410,7 @@ inline int factor_group(
     uint column_stride,
     device T* L,
     uint size,
+    uint columns,
     uint stride,
     bool upper,
     threadgroup T* block,
@@ -411,17 +424,17 @@ inline int factor_group(
   const uint row = top + lane;
   threadgroup T* own_tile = tile + simd * stage_size<T>();
   int failed = 0;
-  for (uint begin = 0; begin < size; begin += uint(WIDTH)) {
-    const uint width = min(uint(WIDTH), size - begin);
+  for (uint begin = 0; begin < columns; begin += uint(WIDTH)) {
+    const uint width = min(uint(WIDTH), columns - begin);
     const uint diagonal = begin / 32;
-    T a[WIDTH];
+    T a[1][WIDTH];
     if (simd >= diagonal) {
-      load_rows<T, WIDTH>(a, A, top, begin, size, row_stride, column_stride, lane, own_tile);
+      load_rows<T, WIDTH>(a[0], A, top, begin, size, row_stride, column_stride, lane, own_tile);
 #pragma unroll
-      for (int j = 0; j < WIDTH; ++j) a[j] = upper ? conj(a[j]) : a[j];
+      for (int j = 0; j < WIDTH; ++j) a[0][j] = upper ? conj(a[0][j]) : a[0][j];
     } else {
 #pragma unroll
-      for (int j = 0; j < WIDTH; ++j) a[j] = zero<T>();
+      for (int j = 0; j < WIDTH; ++j) a[0][j] = zero<T>();
     }
     for (uint done = 0; done < begin; done += uint(WIDTH)) {
       device const T* from = L + ulong(done) * stride + row;
@@ -430,19 +443,19 @@ inline int factor_group(
       load_ahead<T>(x, from, owns, stride);
       load_done<T, WIDTH>(L, begin, done, width, stride, block, tid, threads);
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      if (simd >= diagonal) subtract_done<T, WIDTH>(a, x, from, owns, stride, block);
+      if (simd >= diagonal) subtract_done<T, WIDTH>(a[0], x, from, owns, stride, block);
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     if (simd == diagonal) {
       Standing<real_t<T>> state = {int(row) - int(begin), begin % 32, real_t<T>(0), 0};
-      factor_rows<T, WIDTH>(a, state, width, own_tile);
+      factor_rows<T, WIDTH, 1>(a, state, width, own_tile);
       const real_t<T> inverse = inverse_root(state.diagonal);
       failed = failed == 0 && state.failed != 0 ? int(begin) + state.failed : failed;
       const uint i = row - begin;
       if (i < uint(WIDTH)) {
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
-          const T l = uint(k) == i ? from_real<T>(inverse) : conj(a[slot<WIDTH>(k)]);
+          const T l = uint(k) == i ? from_real<T>(inverse) : conj(a[0][slot<WIDTH>(k)]);
           if (uint(k) <= i) block[uint(k) * uint(WIDTH) + i - uint(k)] = l;
         }
       }
@@ -450,16 +463,16 @@ inline int factor_group(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     failed = *first_failed;
-    if (simd > diagonal) row_steps<T, WIDTH, WIDTH>(a, block, width);
+    if (simd > diagonal) row_steps<T, WIDTH, WIDTH>(a[0], block, width);
     if (upper && simd >= diagonal) {
-      store_adjoint<T, WIDTH>(a, L, top, begin, size, stride, lane, own_tile);
+      store_adjoint<T, WIDTH>(a[0], L, top, begin, size, stride, lane, own_tile);
     }
     device T* to = L + ulong(begin) * stride + row;
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) {
       const bool lower = row >= begin + uint(j);
       if (row < size && uint(j) < width && (lower || !upper)) {
-        *to = lower ? a[slot<WIDTH>(j)] : zero<T>();
+        *to = lower ? a[0][slot<WIDTH>(j)] : zero<T>();
       }
       to += stride;
     }
@@ -471,6 +484,92 @@ inline int factor_group(
     }
   }
   return failed;
+}
+
+// One simdgroup factors one matrix of up to 64 rows, left-looking in blocks of WIDTH columns; lane
+// i owns the rows i and 32 + i, in its turn, from the diagonal's 32 rows on. Strides of A, `upper`
+// and info as above; L is column-major.
+template <typename T, int WIDTH>
+[[max_total_threads_per_threadgroup(64)]] kernel void cholesky_rows(
+    device const T* A [[buffer(0)]],
+    device T* L [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& row_stride [[buffer(4)]],
+    constant uint& column_stride [[buffer(5)]],
+    constant long& batch_stride [[buffer(6)]],
+    constant uint& upper [[buffer(7)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  THREADGROUP_ARRAY(T, block, WIDTH * WIDTH);
+  THREADGROUP_ARRAY(T, tile, (stage_size<T>()));
+  device const T* matrix = A + long(group) * batch_stride;
+  device T* factor = L + ulong(group) * n * n;
+  int failed = 0;
+  for (uint begin = 0; begin < n; begin += uint(WIDTH)) {
+    const uint width = min(uint(WIDTH), n - begin);
+    const uint top = begin / 32 * 32;
+    T a[2][WIDTH];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint first = top + uint(r) * 32;
+      if (first < n) {
+        load_rows<T, WIDTH>(a[r], matrix, first, begin, n, row_stride, column_stride, lane, tile);
+      } else {
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) a[r][j] = zero<T>();
+      }
+#pragma unroll
+      for (int j = 0; j < WIDTH; ++j) a[r][j] = upper != 0 ? conj(a[r][j]) : a[r][j];
+    }
+    for (uint done = 0; done < begin; done += uint(WIDTH)) {
+      load_done<T, WIDTH>(factor, begin, done, width, n, block, lane, 32);
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint row = top + uint(r) * 32 + lane;
+        if (row - lane < n) {
+          device const T* from = factor + ulong(done) * n + row;
+          T x[AHEAD];
+          load_ahead<T>(x, from, row < n, n);
+          subtract_done<T, WIDTH>(a[r], x, from, row < n, n, block);
+        }
+      }
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    Standing<real_t<T>> state = {int(top + lane) - int(begin), begin % 32, real_t<T>(0), 0};
+    factor_rows<T, WIDTH, 2>(a, state, width, tile);
+    failed = failed == 0 && state.failed != 0 ? int(begin) + state.failed : failed;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint first = top + uint(r) * 32;
+      if (first < n) {
+        if (upper != 0) store_adjoint<T, WIDTH>(a[r], factor, first, begin, n, n, lane, tile);
+        device T* to = factor + ulong(begin) * n + first + lane;
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) {
+          const bool lower = first + lane >= begin + uint(j);
+          if (first + lane < n && uint(j) < width && (lower || upper == 0)) {
+            *to = lower ? a[r][slot<WIDTH>(j)] : zero<T>();
+          }
+          to += n;
+        }
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  }
+  // The other triangle: no row of it had a turn where the diagonal is in the second half, and for
+  // `upper` it holds L.
+  for (uint j = 0; j < n; ++j) {
+    device T* column = factor + ulong(j) * n;
+    if (upper != 0) {
+      if (lane > j) column[lane] = zero<T>();
+      if (32 + lane > j && 32 + lane < n) column[32 + lane] = zero<T>();
+    } else if (j >= 32) {
+      column[lane] = zero<T>();
+    }
+  }
+  if (lane == 0) info[group] = failed;
 }
 
 // One threadgroup of up to SIMDS simdgroups factors one matrix of up to 32 SIMDS rows. Strides of
@@ -494,13 +593,13 @@ template <typename T, int WIDTH, int SIMDS>
   THREADGROUP_ARRAY(T, tile, SIMDS * (stage_size<T>()));
   THREADGROUP_ARRAY(int, first_failed, 1);
   const int failed = factor_group<T, WIDTH>(
-      A + long(group) * batch_stride, row_stride, column_stride, L + ulong(group) * n * n, n, n,
+      A + long(group) * batch_stride, row_stride, column_stride, L + ulong(group) * n * n, n, n, n,
       upper != 0, block, tile, first_failed, tid, threads, lane, simd);
   if (tid == 0) info[group] = failed;
 }
 
-// The same in place for the rows and columns first .. last of a larger L, whose lower triangle
-// holds what is left of A. info, once set, stays.
+// The same in place for the columns first .. last of a larger L, whose lower triangle holds what is
+// left of A, and the rows from `first` on that have a thread. info, once set, stays.
 template <typename T, int WIDTH, int SIMDS>
 [[max_total_threads_per_threadgroup(256)]] kernel void cholesky_panel(
     device T* L [[buffer(0)]],
@@ -518,8 +617,8 @@ template <typename T, int WIDTH, int SIMDS>
   THREADGROUP_ARRAY(int, first_failed, 1);
   device T* corner = L + ulong(group) * n * n + ulong(first) * (n + 1);
   const int failed = factor_group<T, WIDTH>(
-      corner, 1u, n, corner, last - first, n, false, block, tile, first_failed, tid, threads, lane,
-      simd);
+      corner, 1u, n, corner, min(n - first, threads), last - first, n, false, block, tile,
+      first_failed, tid, threads, lane, simd);
   if (tid == 0) {
     const int before = first == 0 ? 0 : info[group];
     info[group] = before == 0 && failed != 0 ? int(first) + failed : before;
@@ -570,6 +669,45 @@ template <typename T, int WIDTH>
       if (owns) own[ulong(j) * n] = a[slot<WIDTH>(j)];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// X := the lower triangle of A, conjugated or not, zero above its diagonal. A has any strides, X is
+// column-major; in tiles of 32 x 32 by 256 threads both are walked along memory.
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void cholesky_lower(
+    device const T* A [[buffer(0)]],
+    device T* X [[buffer(1)]],
+    constant uint& n [[buffer(2)]],
+    constant uint& row_stride [[buffer(3)]],
+    constant uint& column_stride [[buffer(4)]],
+    constant long& batch_stride [[buffer(5)]],
+    constant uint& conjugated [[buffer(6)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, tile, 32 * 33);
+  device const T* from = A + long(group.z) * batch_stride;
+  const uint row = group.x * 32;
+  const uint column = group.y * 32;
+  const bool along_rows = column_stride < row_stride;
+#pragma unroll
+  for (uint e = tid; e < 32 * 32; e += 256) {
+    const uint i = along_rows ? e / 32 : e % 32;
+    const uint j = along_rows ? e % 32 : e / 32;
+    T entry = zero<T>();
+    if (row + i < n && column + j <= row + i) {
+      entry = from[long(row + i) * long(row_stride) + long(column + j) * long(column_stride)];
+    }
+    tile[j * 33 + i] = conjugated != 0 ? conj(entry) : entry;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+  for (uint e = tid; e < 32 * 32; e += 256) {
+    const uint i = e % 32;
+    const uint j = e / 32;
+    if (row + i < n && column + j < n) {
+      X[(ulong(group.z) * n + column + j) * n + row + i] = tile[j * 33 + i];
+    }
   }
 }
 
@@ -656,8 +794,151 @@ template <typename T, int N>
   store_solution<T, N>(x, X + (ulong(matrix) * columns + first) * n, place, n, own_columns, tile);
 }
 
-// The same for the columns of the identity: X = (L L^H)^-1. info: the first zero on the diagonal of
-// L, from 1, else 0.
+// x / d, by 1 / d where that is safe.
+template <typename T> inline T divided(T x, T d, T inverse) {
+  return has_inverse(d) ? mul(x, inverse) : quotient(x, d);
+}
+
+// The same for few columns, n <= N ROWS rows: a lane owns rows of all COLUMNS of them in registers,
+// and L lies in threadgroup memory by columns without its other triangle. Entry (i, j) is at
+// i + j (N ROWS) - j (j + 1) / 2.
+template <typename T, int N, int ROWS, int COLUMNS>
+[[max_total_threads_per_threadgroup(64)]] kernel void cholesky_solve_few(
+    device const T* L [[buffer(0)]],
+    device const T* B [[buffer(1)]],
+    device T* X [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& columns [[buffer(4)]],
+    constant uint& batch [[buffer(5)]],
+    constant uint& l_row_stride [[buffer(6)]],
+    constant uint& l_column_stride [[buffer(7)]],
+    constant long& l_batch_stride [[buffer(8)]],
+    constant uint& row_stride [[buffer(9)]],
+    constant uint& column_stride [[buffer(10)]],
+    constant long& batch_stride [[buffer(11)]],
+    constant uint& upper [[buffer(12)]],
+    uint simdgroup [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint SIZE = N * ROWS;
+  constexpr uint TRIANGLE = SIZE * (SIZE + 1) / 2;
+  THREADGROUP_ARRAY(T, triangles, (32 / N * TRIANGLE));
+  const uint team = lane / uint(N) * uint(N);
+  const uint place = lane % uint(N);
+  const uint matrix = simdgroup * (32 / N) + lane / uint(N);
+  const bool inside = matrix < batch;
+  threadgroup T* triangle = triangles + lane / uint(N) * TRIANGLE;
+  device const T* factor = L + long(matrix) * l_batch_stride;
+  threadgroup T* to = triangle;
+#pragma unroll(8)
+  for (uint j = 0; j < n; ++j) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const uint row = uint(r * N) + place;
+      T entry = zero<T>();
+      if (inside && row >= j && row < n) {
+        entry = factor[long(row) * long(l_row_stride) + long(j) * long(l_column_stride)];
+      }
+      if (row >= j && row < n) to[row] = upper != 0 ? conj(entry) : entry;
+    }
+    to += SIZE - 1 - j;
+  }
+  T x[ROWS][COLUMNS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const uint row = uint(r * N) + place;
+    device const T* from = B + long(matrix) * batch_stride + long(row) * long(row_stride);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      x[r][c] = zero<T>();
+      if (inside && row < n && uint(c) < columns) x[r][c] = from[uint(c) * ulong(column_stride)];
+    }
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  // A lane's rows of L^H are columns of L.
+  threadgroup const T* own[ROWS];
+  T d[ROWS];
+  T inverse[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const uint row = min(uint(r * N) + place, n - 1);
+    own[r] = triangle + row * SIZE - row * (row + 1) / 2;
+    d[r] = own[r][row];
+    inverse[r] = quotient(one<T>(), d[r]);
+  }
+  // Both substitutions divide the entries of L, once for all columns, and what is found in the end.
+  threadgroup const T* column = triangle;
+#pragma unroll
+  for (int block = 0; block < ROWS; ++block) {
+    for (uint step = 0; step < uint(N) && uint(block * N) + step < n; ++step) {
+      const uint k = uint(block * N) + step;
+      const ushort source = ushort(team + step);
+      const T pivot = simd_shuffle(d[block], source);
+      const T reciprocal = simd_shuffle(inverse[block], source);
+      T l[ROWS];
+#pragma unroll
+      for (int r = block; r < ROWS; ++r) {
+        const uint row = uint(r * N) + place;
+        const bool open = row > k && row < n;
+        l[r] = divided(column[open ? row : k], pivot, reciprocal);
+        l[r] = open ? l[r] : zero<T>();
+      }
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        const T known = simd_shuffle(x[block][c], source);
+#pragma unroll
+        for (int r = block; r < ROWS; ++r) x[r][c] = mul_sub(x[r][c], l[r], known);
+      }
+      column += SIZE - 1 - k;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) x[r][c] = divided(x[r][c], d[r], inverse[r]);
+    d[r] = conj(d[r]);
+    inverse[r] = conj(inverse[r]);
+  }
+#pragma unroll
+  for (int block = ROWS - 1; block >= 0; --block) {
+    for (uint end = min(uint(N), max(n, uint(block * N)) - uint(block * N)); end > 0; --end) {
+      const uint k = uint(block * N) + end - 1;
+      const ushort source = ushort(team + end - 1);
+      const T pivot = simd_shuffle(d[block], source);
+      const T reciprocal = simd_shuffle(inverse[block], source);
+      T l[ROWS];
+#pragma unroll
+      for (int r = 0; r <= block; ++r) {
+        const bool open = uint(r * N) + place < k;
+        l[r] = divided(conj(open ? own[r][k] : triangle[0]), pivot, reciprocal);
+        l[r] = open ? l[r] : zero<T>();
+      }
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        const T known = simd_shuffle(x[block][c], source);
+#pragma unroll
+        for (int r = 0; r <= block; ++r) x[r][c] = mul_sub(x[r][c], l[r], known);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) x[r][c] = divided(x[r][c], d[r], inverse[r]);
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const uint row = uint(r * N) + place;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      if (inside && row < n && uint(c) < columns) {
+        X[(ulong(matrix) * columns + uint(c)) * n + row] = x[r][c];
+      }
+    }
+  }
+}
+
+// As cholesky_solve_simd for the columns of the identity: X = (L L^H)^-1. info: the first zero on
+// the diagonal of L, from 1, else 0.
 template <typename T, int N>
 [[max_total_threads_per_threadgroup(64)]] kernel void cholesky_inverse_simd(
     device const T* L [[buffer(0)]],

@@ -49,8 +49,16 @@ template <typename T> inline Reflector<T> reflector(T alpha, real_t<T> squares) 
   const R size = alone ? safe_modulus(alpha) : sqrt(real_part(mul(conj(alpha), alpha)) + squares);
   const R beta = real >= R(0) ? -size : size;
   const T difference = alpha - from_real<T>(beta);
-  const T tau = quotient(zero<T>() - difference, from_real<T>(beta));
-  const Reflector<T> h = {tau, alone ? zero<T>() : quotient(one<T>(), difference), beta};
+  Reflector<T> h = {zero<T>(), zero<T>(), beta};
+  if constexpr (scalar_traits<T>::complex) {
+    h.tau = T(-difference.x / beta, -difference.y / beta);
+    // At least beta^2 and near it: what is not negligible is far from underflow.
+    const R square = real_part(mul(conj(difference), difference));
+    if (!alone) h.inverse = T(difference.x / square, -difference.y / square);
+  } else {
+    h.tau = -difference / beta;
+    if (!alone) h.inverse = one<T>() / difference;
+  }
   return h;
 }
 

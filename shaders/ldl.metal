@@ -302,14 +302,17 @@ template <typename T, int BLOCKS>
       hermitian != 0);
 }
 
-// What the threads of ldl_panel share.
+// What the threads of ldl_panel share. `top` is a simdgroup's own; `heads` holds the entries in
+// rows k and k + 1 of both columns of a step, then their diagonal entries.
 template <typename T> struct PanelView {
   device T* matrix;
   device T* L;
   device T* W;
   threadgroup T* top;
+  threadgroup T* heads;
   threadgroup real_t<T>* weights;
   threadgroup uint* rows;
+  threadgroup T* entries;
   uint n;
   uint tid;
   uint threads;
@@ -318,48 +321,92 @@ template <typename T> struct PanelView {
   bool hermitian;
 };
 
-// Column c, brought up to date with the `done` columns of the panel, to column `to` of W from row k
-// on. Returns the largest weight off the diagonal and its row. All threads of the group call it.
-template <typename T>
-inline real_t<T> updated_column(
-    thread const PanelView<T>& view, uint k, uint c, uint done, uint to, thread uint& row) {
+// The largest entry of a column off its diagonal; of none the weight is 0.
+template <typename T> struct Largest {
+  real_t<T> weight;
+  uint row;
+  T entry;
+};
+
+// The most simdgroups of ldl_panel.
+constexpr constant uint PANEL_SIMDS = 16;
+
+// Column c, brought up to date with the `done` columns of the panel, from row k on, to W. A step
+// has two such columns, `which` is 0 or 1. A thread takes ROWS rows at once: what it waits for is
+// memory. All threads of the group call it.
+template <typename T, int ROWS>
+inline Largest<T> updated_column(
+    thread const PanelView<T>& view, uint k, uint c, uint done, uint which) {
   typedef real_t<T> R;
+  constexpr int AHEAD = ROWS == 1 ? 8 : 4;
   const uint n = view.n;
-  if (view.tid < done) view.top[view.tid] = view.W[ulong(view.tid) * n + c];
+  view.top[view.lane] = view.lane < done ? view.W[ulong(view.lane) * n + c] : zero<T>();
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  device T* column = view.W + ulong(done + which) * n;
+  Largest<T> own = {R(-1), UINT_MAX, zero<T>()};
+  for (uint first = k + view.tid; first < n; first += ROWS * view.threads) {
+    T x[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const uint i = min(first + uint(r) * view.threads, n - 1);
+      const bool lower = i >= c;
+      const T entry = view.matrix[ulong(lower ? c : i) * n + (lower ? i : c)];
+      x[r] = adjoint_if(entry, view.hermitian && !lower);
+    }
+    // The columns that are not done are zero.
+    device const T* l = view.L;
+    for (uint j = 0; j < done; j += uint(AHEAD)) {
+      T next[AHEAD][ROWS];
+#pragma unroll
+      for (int e = 0; e < AHEAD; ++e) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+          next[e][r] = l[uint(e) * n + min(first + uint(r) * view.threads, n - 1)];
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < AHEAD; ++e) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) x[r] = mul_sub(x[r], next[e][r], view.top[j + uint(e)]);
+      }
+      l += uint(AHEAD) * n;
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const uint i = first + uint(r) * view.threads;
+      if (i < n) {
+        const T entry = i == c ? diagonal_entry(x[r], view.hermitian) : x[r];
+        column[i] = entry;
+        if (i <= k + 1) view.heads[2 * which + i - k] = entry;
+        if (i == c) view.heads[4 + which] = entry;
+        const R weight = i == c ? R(-1) : pivot_weight(entry);
+        const bool larger = weight > own.weight;
+        own.row = larger ? i : own.row;
+        own.entry = larger ? entry : own.entry;
+        own.weight = max(own.weight, weight);
+      }
+    }
+  }
+  R weight = own.weight;
+  uint row = own.row;
+  lane_argmax<32>(weight, row);
+  const uint place = which * PANEL_SIMDS + view.simd;
+  if (own.row == row && (row != UINT_MAX || view.lane == 0)) {
+    view.weights[place] = weight;
+    view.rows[place] = row;
+    view.entries[place] = own.entry;
+  }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  device T* column = view.W + ulong(to) * n;
-  R largest = R(-1);
-  row = UINT_MAX;
-  for (uint i = k + view.tid; i < n; i += view.threads) {
-    T entry;
-    if (i >= c) {
-      entry = view.matrix[ulong(c) * n + i];
-    } else {
-      entry = adjoint_if(view.matrix[ulong(i) * n + c], view.hermitian);
-    }
-    device const T* l = view.L + i;
-#pragma unroll(4)
-    for (uint j = 0; j < done; ++j) {
-      entry = mul_sub(entry, *l, view.top[j]);
-      l += n;
-    }
-    column[i] = i == c ? diagonal_entry(entry, view.hermitian) : entry;
-    const R weight = i == c ? R(-1) : pivot_weight(entry);
-    row = weight > largest ? i : row;
-    largest = max(largest, weight);
-  }
-  lane_argmax<32>(largest, row);
-  if (view.lane == 0) {
-    view.weights[view.simd] = largest;
-    view.rows[view.simd] = row;
-  }
-  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  const uint other = which * PANEL_SIMDS + view.lane;
   const bool filled = view.lane < view.threads / 32;
-  const R candidate = filled ? view.weights[view.lane] : R(-1);
+  const R candidate = filled ? view.weights[other] : R(-1);
   const R best = simd_max_weight(candidate);
-  row = simd_min(filled && candidate == best ? view.rows[view.lane] : UINT_MAX);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  return max(best, R(0));
+  // The place of the entry comes along in the low digits. Of no entry they mean nothing.
+  const bool leads = filled && candidate == best;
+  const uint code = simd_min(leads ? view.rows[other] * PANEL_SIMDS + view.lane : UINT_MAX);
+  Largest<T> largest = {
+      max(best, R(0)), code / PANEL_SIMDS, view.entries[which * PANEL_SIMDS + code % PANEL_SIMDS]};
+  return largest;
 }
 
 // One threadgroup factors the columns of one matrix from where the panel before ended up to `last`,
@@ -368,7 +415,7 @@ inline real_t<T> updated_column(
 // exchanges. The trailing matrix from `last` on then loses L W^T, where L and W hold the columns of
 // L and of L D (of its conjugate, if Hermitian), zero where the panel has no column and in the row
 // that it took beyond `last`. `next` keeps where the panel ended.
-template <typename T, int COLUMNS>
+template <typename T, int COLUMNS, int ROWS>
 [[max_total_threads_per_threadgroup(512)]] kernel void ldl_panel(
     device T* LD [[buffer(0)]],
     device T* L [[buffer(1)]],
@@ -386,73 +433,83 @@ template <typename T, int COLUMNS>
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
   typedef real_t<T> R;
-  THREADGROUP_ARRAY(T, top, COLUMNS);
-  THREADGROUP_ARRAY(R, weights, 32);
-  THREADGROUP_ARRAY(uint, rows, 32);
+  THREADGROUP_ARRAY(T, tops, PANEL_SIMDS * 32);
+  THREADGROUP_ARRAY(T, heads, 6);
+  THREADGROUP_ARRAY(R, weights, 2 * PANEL_SIMDS);
+  THREADGROUP_ARRAY(uint, rows, 2 * PANEL_SIMDS);
+  THREADGROUP_ARRAY(T, entries, 2 * PANEL_SIMDS);
   const ulong panel = ulong(group) * COLUMNS * n;
   device T* matrix = LD + ulong(group) * n * n;
   device T* own_L = L + panel;
   device T* own_W = W + panel;
   const bool adjoint = hermitian != 0;
-  PanelView<T> view = {matrix, own_L, own_W,   top,  weights, rows,
-                       n,      tid,   threads, lane, simd,    adjoint};
+  PanelView<T> view = {matrix,  own_L, own_W, tops + simd * 32, heads, weights, rows,
+                       entries, n,     tid,   threads,          lane,  simd,    adjoint};
   const uint begin = is_first != 0 ? 0u : uint(next[group]);
   int failed = is_first != 0 ? 0 : info[group];
+  for (uint i = begin + tid; i < n; i += threads) {
+    for (uint j = 0; j < uint(COLUMNS); ++j) own_L[ulong(j) * n + i] = zero<T>();
+  }
   uint k = begin;
+  // The first step reads none of these zeros, and ends with a barrier.
   while (k < last) {
     const uint done = k - begin;
-    device T* w1 = own_W + ulong(done) * n;
-    device T* w2 = w1 + n;
-    uint other_row = UINT_MAX;
-    const R below = updated_column<T>(view, k, k, done, done, other_row);
-    const T d1 = w1[k];
+    const Largest<T> below = updated_column<T, ROWS>(view, k, k, done, 0);
+    const T d1 = heads[4];
     R across = R(0);
     T d2 = one<T>();
-    T b = one<T>();
-    if (must_search(cabs1(d1), below)) {
-      uint unused = 0;
-      across = updated_column<T>(view, k, other_row, done, done + 1, unused);
-      d2 = w2[other_row];
-      b = w1[other_row];
+    // A corner that moves is overwritten by another thread than the one that moves it.
+    T corner = zero<T>();
+    T next_corner = zero<T>();
+    if (must_search(cabs1(d1), below.weight)) {
+      corner = matrix[ulong(k) * (n + 1)];
+      next_corner = matrix[ulong(k + 1) * (n + 1)];
+      across = updated_column<T, ROWS>(view, k, below.row, done, 1).weight;
+      d2 = heads[5];
     }
-    const Choice choice = choose(cabs1(d1), below, cabs1(d2), across);
+    const Choice choice = choose(cabs1(d1), below.weight, cabs1(d2), across);
     const uint end = choice.two ? k + 1 : k;
-    const uint pivot = choice.keep ? k : other_row;
-    // All have read the two columns.
-    threadgroup_barrier(mem_flags::mem_device);
-    if (pivot != end) {
-      device const T* moved = matrix + ulong(end) * n;
-      for (uint i = end + 1 + tid; i < n; i += threads) {
+    const uint pivot = choice.keep ? k : below.row;
+    const bool moves = pivot != end;
+    // From here to the end of the step no thread reads what another one writes.
+    if (moves && tid < done) {
+      device T* of_W = own_W + ulong(tid) * n;
+      const T w = of_W[end];
+      of_W[end] = of_W[pivot];
+      of_W[pivot] = w;
+      device T* of_L = own_L + ulong(tid) * n;
+      const T l = of_L[end];
+      of_L[end] = of_L[pivot];
+      of_L[pivot] = l;
+    }
+    device const T* moved = matrix + ulong(end) * n;
+    device T* column = matrix + ulong(k) * n;
+    device T* l1 = own_L + ulong(done) * n;
+    device T* l2 = l1 + n;
+    device T* w1 = own_W + ulong(done) * n;
+    device T* w2 = w1 + n;
+    const T b = below.entry;
+    const T d = choice.keep ? d1 : d2;
+    Block<T> block = {b, d2, zero<T>(), one<T>()};
+    if (choice.two) block = block_of(d1, adjoint_if(b, adjoint), d2, adjoint);
+    for (uint i = k + tid; i < n; i += threads) {
+      T x = w1[i];
+      T y = choice.keep ? x : w2[i];
+      if (moves && i > end) {
         if (i > pivot) {
           matrix[ulong(pivot) * n + i] = moved[i];
         } else if (i < pivot) {
           matrix[ulong(i) * n + pivot] = adjoint_if(moved[i], adjoint);
         } else {
-          matrix[ulong(pivot) * n + pivot] = moved[end];
+          matrix[ulong(pivot) * n + pivot] = choice.two ? next_corner : corner;
+          x = heads[end - k];
+          y = heads[2 + end - k];
         }
+      } else if (moves && i == end) {
+        x = b;
+        y = d2;
       }
-      for (uint j = tid; j < done + 2; j += threads) {
-        device T* of_W = own_W + ulong(j) * n;
-        const T w = of_W[end];
-        of_W[end] = of_W[pivot];
-        of_W[pivot] = w;
-        if (j < done) {
-          device T* of_L = own_L + ulong(j) * n;
-          const T l = of_L[end];
-          of_L[end] = of_L[pivot];
-          of_L[pivot] = l;
-        }
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_device);
-    device T* column = matrix + ulong(k) * n;
-    device T* l1 = own_L + ulong(done) * n;
-    device T* l2 = l1 + n;
-    if (choice.two) {
-      const Block<T> block = block_of(d1, adjoint_if(b, adjoint), d2, adjoint);
-      for (uint i = k + tid; i < n; i += threads) {
-        T x = w1[i];
-        T y = w2[i];
+      if (choice.two) {
         w1[i] = adjoint_if(x, adjoint);
         w2[i] = adjoint_if(y, adjoint);
         solve_block(x, y, block);
@@ -460,13 +517,9 @@ template <typename T, int COLUMNS>
         l2[i] = y;
         column[i] = i == k ? d1 : (i == end ? b : x);
         if (i >= end) column[n + i] = i == end ? d2 : y;
-      }
-    } else {
-      const T d = choice.keep ? d1 : d2;
-      for (uint i = k + tid; i < n; i += threads) {
-        const T x = choice.keep ? w1[i] : w2[i];
-        const T l = choice.dead ? x : quotient(x, d);
-        w1[i] = choice.dead ? zero<T>() : adjoint_if(x, adjoint);
+      } else {
+        const T l = choice.dead ? y : quotient(y, d);
+        w1[i] = choice.dead ? zero<T>() : adjoint_if(y, adjoint);
         l1[i] = choice.dead ? zero<T>() : l;
         column[i] = i == k ? d : l;
       }
@@ -490,6 +543,78 @@ template <typename T, int COLUMNS>
   if (tid == 0) {
     next[group] = int(k);
     info[group] = failed;
+  }
+}
+
+// What a panel leaves to do: the lower triangle from row and column `last` on loses L W^T. One tile
+// of it by a group of 256 threads, which have 4 x 4 entries each. Nothing above the diagonal
+// changes.
+template <typename T, int COLUMNS>
+[[max_total_threads_per_threadgroup(256)]] kernel void ldl_update(
+    device T* LD [[buffer(0)]],
+    device const T* L [[buffer(1)]],
+    device const T* W [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& last [[buffer(4)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  constexpr uint SIDE = 64;
+  constexpr uint DEPTH = 8;
+  constexpr int OWN = 4;
+  constexpr uint LANES = SIDE / OWN;
+  THREADGROUP_ARRAY(T, left, SIDE * DEPTH);
+  THREADGROUP_ARRAY(T, right, SIDE * DEPTH);
+  const ulong panel = ulong(group.z) * COLUMNS * n;
+  const uint row = last + group.x * SIDE;
+  const uint column = last + group.y * SIDE;
+  const uint i = tid % LANES;
+  const uint j = tid / LANES;
+  if (group.x >= group.y) {
+    T sum[OWN][OWN];
+#pragma unroll
+    for (int r = 0; r < OWN; ++r) {
+#pragma unroll
+      for (int c = 0; c < OWN; ++c) sum[r][c] = zero<T>();
+    }
+    for (uint first = 0; first < uint(COLUMNS); first += DEPTH) {
+#pragma unroll
+      for (uint e = tid; e < SIDE * DEPTH; e += 256) {
+        const uint place = e % SIDE;
+        const ulong from = panel + ulong(first + e / SIDE) * n;
+        left[e] = row + place < n ? L[from + row + place] : zero<T>();
+        right[e] = column + place < n ? W[from + column + place] : zero<T>();
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+      for (uint k = 0; k < DEPTH; ++k) {
+        T a[OWN];
+        T b[OWN];
+#pragma unroll
+        for (int r = 0; r < OWN; ++r) {
+          a[r] = left[k * SIDE + uint(r) * LANES + i];
+          b[r] = right[k * SIDE + uint(r) * LANES + j];
+        }
+#pragma unroll
+        for (int r = 0; r < OWN; ++r) {
+#pragma unroll
+          for (int c = 0; c < OWN; ++c) sum[r][c] = mul_sub(sum[r][c], a[r], b[c]);
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    device T* matrix = LD + ulong(group.z) * n * n;
+#pragma unroll
+    for (int c = 0; c < OWN; ++c) {
+      const uint to_column = column + uint(c) * LANES + j;
+#pragma unroll
+      for (int r = 0; r < OWN; ++r) {
+        const uint to_row = row + uint(r) * LANES + i;
+        if (to_row < n && to_column <= to_row) {
+          device T* entry = matrix + ulong(to_column) * n + to_row;
+          *entry = *entry + sum[r][c];
+        }
+      }
+    }
   }
 }
 
@@ -778,18 +903,29 @@ kernel void ldl_unpack(
   uint at = row;
   uint role = SINGLE;
   uint own_role = SINGLE;
-  for (uint i = n; i > 0; --i) {
-    const uint k = i - 1;
-    const int pivot = swaps[k];
-    role = role_of(pivot, k, role);
-    own_role = k == row ? role : own_role;
-    if (row > k) {
-      const bool in_block = role == FIRST && row == i;
-      T entry = zero<T>();
-      if (!in_block) entry = factors[long(at) * long(row_stride) + long(k) * long(column_stride)];
-      to[ulong(k) * n + row] = entry;
+  // Where an entry lies depends on pivots alone: several are on their way at once.
+  constexpr int AHEAD = 8;
+  for (uint i = n; i > 0; i -= min(i, uint(AHEAD))) {
+    T entries[AHEAD];
+#pragma unroll
+    for (int e = 0; e < AHEAD; ++e) {
+      entries[e] = zero<T>();
+      if (uint(e) < i) {
+        const uint k = i - 1 - uint(e);
+        const int pivot = swaps[k];
+        role = role_of(pivot, k, role);
+        own_role = k == row ? role : own_role;
+        const bool in_block = role == FIRST && row == k + 1;
+        if (row > k && !in_block) {
+          entries[e] = factors[long(at) * long(row_stride) + long(k) * long(column_stride)];
+        }
+        at = moved_by(at, pivot, k, role, n);
+      }
     }
-    at = moved_by(at, pivot, k, role, n);
+#pragma unroll
+    for (int e = 0; e < AHEAD; ++e) {
+      if (uint(e) < i && row > i - 1 - uint(e)) to[ulong(i - 1 - uint(e)) * n + row] = entries[e];
+    }
   }
   permutation[ulong(id.y) * n + row] = int(at);
   roles[ulong(id.y) * n + row] = int(own_role);

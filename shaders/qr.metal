@@ -9,7 +9,10 @@ constexpr constant int ROWS = 32;
 // Two buffers of sums, one for each part, and the top row.
 template <int PARTS> inline constexpr int sums_size() { return PARTS == 1 ? 1 : (PARTS + 1) * 32; }
 // Parts that leave room in threadgroup memory.
-template <typename T> inline constexpr int max_parts() { return sizeof(T) > 8 ? 8 : 16; }
+template <typename T> inline constexpr int max_parts() { return sizeof(T) > 8 ? 2 : 16; }
+// Entries above the diagonal of a triangular factor, by columns: (i, k) is k (k - 1) / 2 + i.
+constexpr constant uint PACKED = 32 * 31 / 2;
+inline uint packed_column(uint k) { return k * (k - 1) / 2; }
 
 // A thread owns rows of column `column`; the lanes of a column's team hold the others.
 struct Place {
@@ -28,57 +31,86 @@ inline T sum_parts(T value, thread T& top, Place place, threadgroup T* sums) {
     sums[place.part * 32 + place.column] = value;
     if (place.part == 0) sums[uint(PARTS) * 32 + place.column] = top;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    T sum = sums[place.column];
-    for (uint p = 1; p < place.parts; ++p) sum = sum + sums[p * 32 + place.column];
+    // In pairs and without a branch, so that no load waits for another.
+    T sum[2] = {zero<T>(), zero<T>()};
+#pragma unroll
+    for (uint p = 0; p < uint(PARTS); ++p) {
+      const T entry = sums[p * 32 + place.column];
+      sum[p % 2] = p < place.parts ? sum[p % 2] + entry : sum[p % 2];
+    }
     top = sums[uint(PARTS) * 32 + place.column];
-    return sum;
+    return sum[0] + sum[1];
   }
 }
 
-// Householder's reduction of the columns in the lanes of a team, `steps` of them, each column
-// divided by 2^exponent. Part 0 holds the top rows: row k stands at entry 0 at step k, then goes to
-// `top` as LAPACK's geqrf leaves it, and every part turns its entries by one. Returns the column's
-// tau; below the top rows v is left.
+// What the lanes of a team read of the column whose turn it is, kept twice: a step's writes never
+// meet the reads of the step before.
+template <typename T> struct Pivot {
+  threadgroup T* entries;
+  uint stride;
+
+  threadgroup T* at(uint step) const thread { return entries + (step & 1) * stride; }
+};
+
+template <typename T, int N>
+inline threadgroup const T* share(thread const T (&a)[N], bool own, threadgroup T* entries) {
+  if (own) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) entries[i] = a[i];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  return entries;
+}
+
+// Householder's reduction of the columns in the lanes of a team, `steps` of them. Part 0 holds the
+// top rows: row k stands at entry 0 at step k, then goes to `top` as LAPACK's geqrf leaves it, and
+// every part turns its entries by one. Returns the column's tau; below the top rows v is left.
+// `gram` gets the products v_i^H v_k, packed; the columns on the left have them in hand.
 template <typename T, int W, int N, int PARTS>
 inline T reduce_columns(
     thread T (&a)[N],
     Place place,
     uint steps,
-    int exponent,
     threadgroup T* top,
-    threadgroup T* sums) {
+    threadgroup T* gram,
+    threadgroup T* sums,
+    Pivot<T> pivot) {
   const bool head = place.part == 0;
   T tau = zero<T>();
   T inverse = one<T>();
 #pragma unroll(1)
   for (uint k = 0; k < steps; ++k) {
     const ushort source = ushort(place.first_lane + k);
-    const T x = simd_shuffle(a[0], source);
-    T minus = head ? zero<T>() : mul_sub(zero<T>(), conj(x), a[0]);
+    threadgroup const T* x = share<T, N>(a, place.column == k, pivot.at(k));
+    // Two sums: a product need not wait for the one before.
+    T minus[2] = {head ? zero<T>() : mul_sub(zero<T>(), conj(x[0]), a[0]), zero<T>()};
 #pragma unroll
-    for (int i = 1; i < N; ++i) minus = mul_sub(minus, conj(simd_shuffle(a[i], source)), a[i]);
+    for (int i = 1; i < N; ++i) minus[i % 2] = mul_sub(minus[i % 2], conj(x[i]), a[i]);
     T entry = a[0];
     threadgroup T* buffer = sums + (k & 1) * uint(sums_size<PARTS>());
-    const T products = zero<T>() - sum_parts<T, PARTS>(minus, entry, place, buffer);
+    const T products = zero<T>() - sum_parts<T, PARTS>(minus[0] + minus[1], entry, place, buffer);
     const Reflector<T> h =
         reflector<T>(simd_shuffle(entry, source), real_part(simd_shuffle(products, source)));
     // f = conj(tau) v^H a; of the columns on the left v is what is left to scale.
     const bool right = place.column > k;
-    T f = mul(conj(h.tau), entry + mul(conj(h.inverse), products));
-    if (!right) f = zero<T>();
+    const T whole = entry + mul(conj(h.inverse), products);
+    const T f = right ? mul(conj(h.tau), whole) : zero<T>();
     const T g = mul(h.inverse, f);
     if (head) {
-      T left = scale(right ? entry - f : from_real<T>(h.beta), exponent);
+      T left = right ? entry - f : from_real<T>(h.beta);
       if (place.column < k) left = mul(entry, inverse);
       top[k * uint(W + 1) + place.column] = left;
+      if constexpr (PARTS > 1) {
+        if (place.column < k) gram[packed_column(k) + place.column] = conj(mul(inverse, whole));
+      }
     }
     if (place.column == k) {
       tau = h.tau;
       inverse = h.inverse;
     }
-    const T first = head ? zero<T>() : mul_sub(a[0], x, g);
+    const T first = head ? zero<T>() : mul_sub(a[0], x[0], g);
 #pragma unroll
-    for (int i = 1; i < N; ++i) a[i - 1] = mul_sub(a[i], simd_shuffle(a[i], source), g);
+    for (int i = 1; i < N; ++i) a[i - 1] = mul_sub(a[i], x[i], g);
     a[N - 1] = first;
   }
 #pragma unroll
@@ -86,56 +118,86 @@ inline T reduce_columns(
   return tau;
 }
 
-// The columns of Q = H_0 ... H_(steps - 1) in place of what reduce_columns left, last reflector
-// first; the entries turn back. Columns without a reflector begin as those of the identity.
-template <typename T, int W, int N, int PARTS>
+// The columns of Q = H_0 ... H_(steps - 1) in place of what reduce_columns left in a team's lanes,
+// last reflector first; the entries turn back. Columns without a reflector begin as those of the
+// identity.
+template <typename T, int W>
 inline void form_columns(
-    thread T (&a)[N],
-    Place place,
-    uint steps,
-    T tau,
-    threadgroup const T* top,
-    threadgroup T* sums) {
-  const bool head = place.part == 0;
+    thread T (&a)[W], Place place, uint steps, T tau, threadgroup const T* top, Pivot<T> pivot) {
   if (place.column >= steps) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      a[i] = head && steps + uint(i) == place.column ? one<T>() : zero<T>();
-    }
+    for (int i = 0; i < W; ++i) a[i] = steps + uint(i) == place.column ? one<T>() : zero<T>();
   }
 #pragma unroll(1)
   for (uint step = 0; step < steps; ++step) {
     const uint k = steps - 1 - step;
-    const ushort source = ushort(place.first_lane + k);
-    const T last = a[N - 1];
-    const T x = simd_shuffle(last, source);
-    T minus = head ? zero<T>() : mul_sub(zero<T>(), conj(x), last);
+    threadgroup const T* x = share<T, W>(a, place.column == k, pivot.at(step));
+    T products[2] = {zero<T>(), zero<T>()};
 #pragma unroll
-    for (int i = 1; i < N; ++i) {
-      minus = mul_sub(minus, conj(simd_shuffle(a[i - 1], source)), a[i - 1]);
+    for (int i = 1; i < W; ++i) {
+      products[i % 2] = mul_sub(products[i % 2], conj(x[i - 1]), a[i - 1]);
     }
-    T unused = zero<T>();
-    threadgroup T* buffer = sums + (k & 1) * uint(sums_size<PARTS>());
-    const T products = zero<T>() - sum_parts<T, PARTS>(minus, unused, place, buffer);
-    const T factor = simd_shuffle(tau, source);
+    const T factor = simd_shuffle(tau, ushort(place.first_lane + k));
     T g = zero<T>();
     T first = zero<T>();
     if (place.column > k) {
-      g = mul(factor, products);
+      g = mul(factor, zero<T>() - (products[0] + products[1]));
       first = zero<T>() - g;
     } else if (place.column == k) {
       // v - (1 + tau) v
       g = one<T>() + factor;
       first = one<T>() - factor;
-    } else if (head) {
+    } else {
       first = top[k * uint(W + 1) + place.column];
     }
-    if (!head) first = mul_sub(last, x, g);
 #pragma unroll
-    for (int i = N - 1; i > 0; --i) {
-      a[i] = mul_sub(a[i - 1], simd_shuffle(a[i - 1], source), g);
-    }
+    for (int i = W - 1; i > 0; --i) a[i] = mul_sub(a[i - 1], x[i - 1], g);
     a[0] = first;
+  }
+}
+
+// x := T x for the triangular factor T of a block of reflectors, a vector a lane of one simdgroup:
+// T^-1 is diag(1 / tau) and above it V^H V (Puglisi, 1992), whose entries are `packed`. `tile` is
+// overwritten.
+template <typename T>
+inline void multiply_factor(
+    thread T (&x)[32],
+    T tau,
+    uint steps,
+    uint lane,
+    threadgroup const T* packed,
+    threadgroup T* tile) {
+  for (uint l = 1; l < steps; ++l) {
+    const T factor = simd_shuffle(tau, ushort(l));
+    if (lane < l) tile[l * 32 + lane] = mul(packed[packed_column(l) + lane], factor);
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  substitute<T, 32, false>(x, tile, steps, true);
+#pragma unroll
+  for (int k = 0; k < 32; ++k) x[k] = mul(simd_shuffle(tau, ushort(k)), x[k]);
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// Four rows of a part as they stand in `rows` to a column-major matrix: they follow its row `top`,
+// the last of all is followed by the first. Those outside of [begin, end) are left alone.
+template <typename T>
+inline void write_rows(
+    threadgroup const T* rows,
+    device T* to,
+    uint part,
+    uint top,
+    uint begin,
+    uint end,
+    uint columns,
+    uint stride,
+    uint lane) {
+#pragma unroll
+  for (uint e = lane; e < 4 * 32; e += 32) {
+    const uint row = part * uint(ROWS) + (top + e % 4) % uint(ROWS);
+    const uint j = e / 4;
+    if (row >= begin && row < end && j < columns) {
+      to[ulong(j) * stride + row] = rows[e % 4 * 32 + j];
+    }
   }
 }
 
@@ -158,12 +220,15 @@ kernel void qr_simd(
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr uint TEAMS = 32 / W;
   THREADGROUP_ARRAY(T, tiles, (W * (W + 1) * TEAMS));
+  THREADGROUP_ARRAY(T, pivots, 2 * 32);
+  THREADGROUP_ARRAY(int, exponents, 32);
   const uint column = lane % uint(W);
   const uint matrix = group * TEAMS + lane / uint(W);
   const bool active = matrix < batch;
   const uint steps = min(m, n);
   threadgroup T* tile = tiles + lane / uint(W) * uint(W * (W + 1));
   const Place place = {column, lane - column, 0, 1};
+  const Pivot<T> pivot = {pivots + (lane - column), 32};
 
   T a[W];
   real_t<T> largest = real_t<T>(0);
@@ -179,18 +244,20 @@ kernel void qr_simd(
 #pragma unroll
   for (int i = 0; i < W; ++i) a[i] = scale(a[i], -exponent);
 
-  const T tau = reduce_columns<T, W, W, 1>(a, place, steps, exponent, tile, tile);
+  exponents[lane] = exponent;
+  const T tau = reduce_columns<T, W, W, 1>(a, place, steps, tile, tile, tile, pivot);
   simdgroup_barrier(mem_flags::mem_threadgroup);
   if (active && column < r_rows) {
     device T* to = R + ulong(matrix) * r_rows * n + column;
     for (uint j = 0; j < n; ++j) {
       const bool filled = column < steps && column <= j;
-      *to = filled ? tile[column * uint(W + 1) + j] : zero<T>();
+      *to =
+          filled ? scale(tile[column * uint(W + 1) + j], exponents[lane - column + j]) : zero<T>();
       to += r_rows;
     }
   }
   if (q_columns > 0) {
-    form_columns<T, W, W, 1>(a, place, steps, tau, tile, tile);
+    form_columns<T, W>(a, place, steps, tau, tile, pivot);
     simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
     for (int i = 0; i < W; ++i) tile[column * uint(W + 1) + uint(i)] = a[i];
@@ -206,6 +273,7 @@ kernel void qr_simd(
 }
 
 // The thread's part of a column of `rows` x n, scaled; returns the exponent that was taken out.
+// `maxima` may be written anew after a barrier.
 template <typename T, int PARTS>
 inline int read_panel(
     thread T (&a)[ROWS],
@@ -215,7 +283,7 @@ inline int read_panel(
     uint row_stride,
     uint column_stride,
     Place place,
-    threadgroup real_t<T>* maxima) {
+    threadgroup T* maxima) {
   const uint first = place.part * uint(ROWS);
   device const T* from =
       matrix + long(first) * long(row_stride) + long(place.column) * long(column_stride);
@@ -226,43 +294,15 @@ inline int read_panel(
     from += row_stride;
     largest = max(largest, largest_part(a[i]));
   }
-  maxima[place.part * 32 + place.column] = largest;
+  maxima[place.part * 32 + place.column] = from_real<T>(largest);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint p = 0; p < place.parts; ++p) largest = max(largest, maxima[p * 32 + place.column]);
+  for (uint p = 0; p < place.parts; ++p) {
+    largest = max(largest, real_part(maxima[p * 32 + place.column]));
+  }
   const int exponent = exponent_of(largest);
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) a[i] = scale(a[i], -exponent);
   return exponent;
-}
-
-// Columns of `rows` x `columns` from the threads that hold them, through `tile`: entry i of a part
-// is its row (i + turned) % ROWS. Rows above `begin` are left alone.
-template <typename T>
-inline void write_panel(
-    thread const T (&a)[ROWS],
-    device T* to,
-    uint begin,
-    uint rows,
-    uint columns,
-    uint stride,
-    uint turned,
-    uint parts,
-    Place place,
-    threadgroup T* tile) {
-  for (uint part = 0; part < parts; ++part) {
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (place.part == part) {
-#pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
-        tile[place.column * 33 + (uint(i) + turned) % uint(ROWS)] = a[i];
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint row = part * uint(ROWS) + place.column;
-    for (uint j = place.part; j < columns; j += parts) {
-      if (row >= begin && row < rows) to[ulong(j) * stride + row] = tile[j * 33 + place.column];
-    }
-  }
 }
 
 // Q and R of blocks of at most 32 columns, a threadgroup a block of `rows` rows, of which the last
@@ -285,65 +325,146 @@ template <typename T>
     uint simd [[simdgroup_index_in_threadgroup]],
     uint parts [[simdgroups_per_threadgroup]]) {
   constexpr int PARTS = max_parts<T>();
+  constexpr int PIVOTS = 2 * PARTS * ROWS;
+  constexpr int SUMS = sums_size<PARTS>();
   THREADGROUP_ARRAY(T, tile, 32 * 33);
-  THREADGROUP_ARRAY(T, sums, (2 * sums_size<PARTS>()));
+  THREADGROUP_ARRAY(T, packed, PACKED);
+  THREADGROUP_ARRAY(T, shared, (PIVOTS + 2 * SUMS));
   const Place place = {lane, 0, simd, parts};
+  const Pivot<T> pivot = {shared + simd * uint(ROWS), uint(PARTS * ROWS)};
   const uint begin = group.x * rows;
   const uint height = min(rows, m - begin);
   const uint steps = min(height, n);
   T a[ROWS];
-  THREADGROUP_ARRAY(real_t<T>, maxima, PARTS * 32);
   const int exponent = read_panel<T, PARTS>(
       a, A + long(group.y) * batch_stride + long(begin) * long(row_stride), height, n, row_stride,
-      column_stride, place, maxima);
-  const T tau = reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, exponent, tile, sums);
+      column_stride, place, shared + PIVOTS + SUMS);
+  const T tau =
+      reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, tile, packed, shared + PIVOTS, pivot);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint r_rows = min(rows, n);
   device T* r = R + ulong(group.y) * groups.x * r_rows * n + group.x * r_rows;
   for (uint j = simd; j < n; j += parts) {
+    const int column_exponent = simd_shuffle(exponent, ushort(j));
     if (lane < r_rows) {
       const bool filled = lane < steps && lane <= j;
-      r[ulong(j) * groups.x * r_rows + lane] = filled ? tile[lane * 33 + j] : zero<T>();
+      r[ulong(j) * groups.x * r_rows + lane] =
+          filled ? scale(tile[lane * 33 + j], column_exponent) : zero<T>();
     }
   }
-  if (q_wanted != 0) {
-    form_columns<T, 32, ROWS, PARTS>(a, place, steps, tau, tile, sums);
-    write_panel<T>(a, Q + ulong(group.y) * m * n + begin, 0, height, n, m, 0, parts, place, tile);
+  if (q_wanted == 0) return;
+  // Q = I - V M with M = T V1^H, V1 being the top of V.
+  T x[32];
+  if (simd == 0) {
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) {
+      const T below = k < lane ? conj(tile[lane * 33 + k]) : zero<T>();
+      x[k] = lane < steps ? (k == lane ? one<T>() : below) : zero<T>();
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+      const uint row = (uint(i) + steps) % uint(ROWS);
+      if (row < steps && row > lane) a[i] = tile[row * 33 + lane];
+      if (row < steps && row == lane) a[i] = one<T>();
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simd == 0) {
+    multiply_factor<T>(x, tau, steps, lane, packed, tile);
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) tile[lane * 33 + k] = x[k];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  device T* to = Q + ulong(group.y) * m * n + begin;
+  threadgroup T* four = shared + simd * 128;
+#pragma unroll(1)
+  for (uint i = 0; i < uint(ROWS); i += 4) {
+    const uint top = (i + steps) % uint(ROWS);
+    T sum[4];
+#pragma unroll
+    for (uint k = 0; k < 4; ++k) {
+      four[k * 32 + lane] = a[k];
+      sum[k] = simd == 0 && (top + k) % uint(ROWS) == lane ? one<T>() : zero<T>();
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(8)
+    for (uint k = 0; k < 32; ++k) {
+      const T entry = tile[lane * 33 + k];
+#pragma unroll
+      for (uint l = 0; l < 4; ++l) sum[l] = mul_sub(sum[l], four[l * 32 + k], entry);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (uint k = 0; k < 4; ++k) four[k * 32 + lane] = sum[k];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    write_rows<T>(four, to, simd, top, 0, height, n, m, lane);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (int k = 0; k < ROWS - 4; ++k) a[k] = a[k + 4];
   }
 }
 
 // LAPACK's geqr2 in place on the columns [first, last) of a column-major m x n matrix from row
-// `first` on, a threadgroup a matrix.
+// `first` on, and the triangular factor of their reflectors, a threadgroup a matrix.
 template <typename T>
 [[max_total_threads_per_threadgroup(512)]] kernel void qr_panel(
     device T* A [[buffer(0)]],
     device T* tau [[buffer(1)]],
-    constant uint& m [[buffer(2)]],
-    constant uint& n [[buffer(3)]],
-    constant uint& first [[buffer(4)]],
-    constant uint& last [[buffer(5)]],
+    device T* triangles [[buffer(2)]],
+    constant uint& m [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& first [[buffer(5)]],
+    constant uint& last [[buffer(6)]],
+    constant uint& blocks [[buffer(7)]],
     uint group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint parts [[simdgroups_per_threadgroup]]) {
   constexpr int PARTS = max_parts<T>();
+  constexpr int PIVOTS = 2 * PARTS * ROWS;
+  constexpr int SUMS = sums_size<PARTS>();
   THREADGROUP_ARRAY(T, tile, 32 * 33);
-  THREADGROUP_ARRAY(T, sums, (2 * sums_size<PARTS>()));
-  THREADGROUP_ARRAY(real_t<T>, maxima, PARTS * 32);
+  THREADGROUP_ARRAY(T, packed, PACKED);
+  THREADGROUP_ARRAY(T, shared, (PIVOTS + 2 * SUMS));
   const Place place = {lane, 0, simd, parts};
+  const Pivot<T> pivot = {shared + simd * uint(ROWS), uint(PARTS * ROWS)};
   const uint height = m - first;
   const uint width = last - first;
   const uint steps = min(height, width);
   device T* panel = A + (ulong(group) * n + first) * m + first;
   T a[ROWS];
-  const int exponent = read_panel<T, PARTS>(a, panel, height, width, 1u, m, place, maxima);
-  const T own = reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, exponent, tile, sums);
+  const int exponent =
+      read_panel<T, PARTS>(a, panel, height, width, 1u, m, place, shared + PIVOTS + SUMS);
+  const T own =
+      reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, tile, packed, shared + PIVOTS, pivot);
   if (simd == 0 && lane < steps) tau[ulong(group) * min(m, n) + first + lane] = own;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint j = simd; j < width; j += parts) {
-    if (lane < steps) panel[ulong(j) * m + lane] = tile[lane * 33 + j];
+    const int column_exponent = simd_shuffle(exponent, ushort(j));
+    if (lane < steps) {
+      const T entry = tile[lane * 33 + j];
+      panel[ulong(j) * m + lane] = lane <= j ? scale(entry, column_exponent) : entry;
+    }
   }
-  write_panel<T>(a, panel, steps, height, width, m, steps, parts, place, tile);
+  threadgroup T* four = shared + simd * 128;
+#pragma unroll
+  for (int i = 0; i < ROWS; i += 4) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) four[uint(k) * 32 + lane] = a[i + k];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    write_rows<T>(four, panel, simd, (uint(i) + steps) % uint(ROWS), steps, height, width, m, lane);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simd == 0) {
+    T x[32];
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) x[k] = k == lane && k < steps ? one<T>() : zero<T>();
+    multiply_factor<T>(x, own, steps, lane, packed, tile);
+    device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) out[lane * WIDTH + k] = x[k];
+  }
 }
 
 // Q of each block of rows times its block of the Q of the blocks' R: the second step of TSQR.
@@ -381,25 +502,46 @@ template <typename T>
   }
 }
 
+// Row x of V times t, which is given by columns.
+template <typename T>
+inline void write_product(
+    thread const T (&x)[WIDTH], threadgroup const T* t, device T* VT, uint stride, uint width) {
+#pragma unroll(4)
+  for (uint c = 0; c < WIDTH; ++c) {
+    T minus = zero<T>();
+#pragma unroll
+    for (uint l = 0; l < WIDTH; ++l) minus = mul_sub(minus, x[l], t[c * WIDTH + l]);
+    if (c < width) VT[ulong(c) * stride] = zero<T>() - minus;
+  }
+}
+
 // Reflectors whose first columns are the orthonormal columns of Y, up to signs: with those as the
 // diagonal of D, I - Y D = V U by elimination that needs no pivots, tau is the diagonal of U, and R
 // becomes D R (Ballard, Demmel, Grigori, Jacquelin, Knight, Nguyen, 2015). They replace the panel
-// from row and column `first` of A on. Each threadgroup eliminates, and takes 128 rows.
+// from row and column `first` of A on; the block's triangular factor has T V1^H = U, V1 being the
+// top of V. With `expanded` 1, V is written out too, with 2 also V T^H. Each threadgroup
+// eliminates, and takes 128 rows.
 template <typename T>
 [[max_total_threads_per_threadgroup(128)]] kernel void qr_reconstruct(
     device const T* Y [[buffer(0)]],
     device const T* R [[buffer(1)]],
     device T* A [[buffer(2)]],
     device T* tau [[buffer(3)]],
-    constant uint& m [[buffer(4)]],
-    constant uint& n [[buffer(5)]],
-    constant uint& first [[buffer(6)]],
-    constant uint& width [[buffer(7)]],
+    device T* triangles [[buffer(4)]],
+    device T* V [[buffer(5)]],
+    device T* VT [[buffer(6)]],
+    constant uint& m [[buffer(7)]],
+    constant uint& n [[buffer(8)]],
+    constant uint& first [[buffer(9)]],
+    constant uint& width [[buffer(10)]],
+    constant uint& blocks [[buffer(11)]],
+    constant uint& expanded [[buffer(12)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
   THREADGROUP_ARRAY(T, top, 32 * 33);
   THREADGROUP_ARRAY(T, u, 32 * 32);
+  THREADGROUP_ARRAY(T, factors, 32);
   THREADGROUP_ARRAY(Real, signs, 32);
   const uint height = m - first;
   const uint lane = tid % 32;
@@ -409,28 +551,48 @@ template <typename T>
     const bool inside = lane < width && j < width;
     top[lane * 33 + j] = inside ? y[ulong(j) * height + lane] : zero<T>();
   }
-  for (uint k = 0; k < width; ++k) {
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    const T corner = top[k * 33 + k];
-    const Real sign = real_part(corner) > Real(0) ? Real(-1) : Real(1);
-    const T pivot = one<T>() - mul(from_real<T>(sign), corner);
-    const T l = quotient(mul(from_real<T>(-sign), top[lane * 33 + k]), pivot);
-    if (lane > k) {
-      for (uint j = k + 1 + walker; j < width; j += 4) {
-        top[lane * 33 + j] = mul_sub(top[lane * 33 + j], l, top[k * 33 + j]);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (walker == 0) {
+    // A row a lane; entry 0 stands in column k at step k. V1 and U take the place of Y, U without
+    // the signs.
+    T a[WIDTH];
+#pragma unroll
+    for (uint j = 0; j < WIDTH; ++j) a[j] = top[lane * 33 + j];
+    const Pivot<T> pivot = {u, WIDTH};
+#pragma unroll(1)
+    for (uint k = 0; k < width; ++k) {
+      threadgroup const T* x = share<T, int(WIDTH)>(a, lane == k, pivot.at(k));
+      const Real sign = real_part(x[0]) > Real(0) ? Real(-1) : Real(1);
+      // Of modulus 1 to 2.
+      const T corner = one<T>() - mul(from_real<T>(sign), x[0]);
+      const Real square = real_part(mul(conj(corner), corner));
+      const T factor = mul(from_real<T>(-sign / square), conj(corner));
+      const T l = lane > k ? mul(factor, a[0]) : zero<T>();
+      top[lane * 33 + k] = lane > k ? l : (lane == k ? corner : a[0]);
+      if (lane == k) {
+        signs[k] = sign;
+        factors[k] = factor;
       }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (walker == 0 && lane > k) top[lane * 33 + k] = l;
-    if (tid == k) {
-      top[k * 33 + k] = pivot;
-      signs[k] = sign;
+#pragma unroll
+      for (uint j = 1; j < WIDTH; ++j) a[j - 1] = mul_sub(a[j], l, x[j]);
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint j = walker; j < width; j += 4) u[j * 32 + lane] = conj(top[lane * 33 + j]);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  T t[WIDTH];
+  if (walker == 0 && (group.x == 0 || expanded == 2)) {
+#pragma unroll
+    for (uint j = 0; j < WIDTH; ++j) {
+      const bool inside = lane <= j && j < width;
+      t[j] = inside ? top[lane * 33 + j] : zero<T>();
+      if (lane < j && inside) t[j] = mul(from_real<T>(-signs[j]), t[j]);
+    }
+    substitute<T, WIDTH, true>(t, u, width, true);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint j = walker; j < width; j += 4) {
-    const T entry = top[lane * 33 + j];
-    u[lane * 32 + j] = lane == j ? entry : mul(from_real<T>(-signs[j]), entry);
+    u[lane * 32 + j] = mul(factors[j], top[lane * 33 + j]);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   device T* panel = A + (ulong(group.y) * n + first) * m + first;
@@ -443,21 +605,48 @@ template <typename T>
       }
     }
     if (tid < width) tau[ulong(group.y) * min(m, n) + first + tid] = top[tid * 34];
+    if (walker == 0) {
+      device T* out = triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+#pragma unroll
+      for (uint j = 0; j < WIDTH; ++j) out[j * WIDTH + lane] = t[j];
+    }
   }
   const uint row = group.x * 128 + tid;
+  T x[WIDTH];
   if (row >= width && row < height) {
-    T x[WIDTH];
 #pragma unroll
     for (uint j = 0; j < WIDTH; ++j) {
-      x[j] = j < width ? mul(from_real<T>(-signs[j]), y[ulong(j) * height + row]) : zero<T>();
+      x[j] = j < width ? mul(factors[j], y[ulong(j) * height + row]) : zero<T>();
     }
-    // V U = - Y D is lower triangular for the row of V, U^T being stored by columns.
-    substitute<T, WIDTH, true>(x, u, width, false);
+    // V U = -Y D is lower triangular for the row of V, U^T being stored by columns and divided by
+    // its diagonal.
+    substitute<T, WIDTH, true>(x, u, width, true);
 #pragma unroll
     for (uint j = 0; j < WIDTH; ++j) {
       if (j < width) panel[ulong(j) * m + row] = x[j];
     }
+  } else {
+#pragma unroll
+    for (uint j = 0; j < WIDTH; ++j) {
+      const T left = row < width && j < row ? top[row * 33 + j] : zero<T>();
+      x[j] = row < width && j == row ? one<T>() : left;
+    }
   }
+  const ulong begin = ulong(group.y) * height * width + row;
+  if (expanded != 0 && row < height) {
+#pragma unroll
+    for (uint l = 0; l < WIDTH; ++l) {
+      if (l < width) V[begin + ulong(l) * height] = x[l];
+    }
+  }
+  if (expanded != 2) return;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (walker == 0) {
+#pragma unroll
+    for (uint j = 0; j < WIDTH; ++j) u[lane * 32 + j] = conj(t[j]);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (row < height) write_product<T>(x, u, VT + begin, height, width);
 }
 
 // The rows of a block's V or of C that meet at once, and the entries of a tile of them.
@@ -471,15 +660,34 @@ inline T reflector_entry(device const T* V, uint row, uint column, uint width, u
   return row == column ? one<T>() : V[ulong(column) * stride + row];
 }
 
+// The entries of such a tile of V that a thread of 256 moves, and where they go.
+template <typename T> inline constexpr int own() { return int(depth<T>() * 32 / 256); }
+
 template <typename T>
-inline void load_reflectors(
-    device const T* V, uint begin, uint rows, uint width, uint stride, uint tid, threadgroup T* v) {
+inline void fetch_reflectors(
+    thread T (&v)[own<T>()],
+    device const T* V,
+    uint begin,
+    uint rows,
+    uint width,
+    uint stride,
+    uint tid) {
   constexpr uint DEPTH = depth<T>();
-  for (uint e = tid; e < DEPTH * 32; e += 256) {
-    const uint i = e % DEPTH;
-    const uint j = e / DEPTH;
-    const bool inside = begin + i < rows;
-    v[i * 33 + j] = inside ? reflector_entry(V, begin + i, j, width, stride) : zero<T>();
+#pragma unroll
+  for (int e = 0; e < own<T>(); ++e) {
+    const uint i = begin + (tid + uint(e) * 256) % DEPTH;
+    const uint j = (tid + uint(e) * 256) / DEPTH;
+    v[e] = i < rows ? reflector_entry(V, i, j, width, stride) : zero<T>();
+  }
+}
+
+template <typename T>
+inline void store_reflectors(thread const T (&v)[own<T>()], uint tid, threadgroup T* tile) {
+  constexpr uint DEPTH = depth<T>();
+#pragma unroll
+  for (int e = 0; e < own<T>(); ++e) {
+    const uint place = tid + uint(e) * 256;
+    tile[place % DEPTH * 33 + place / DEPTH] = v[e];
   }
 }
 
@@ -546,26 +754,26 @@ template <typename T>
     constant uint& m [[buffer(3)]],
     constant uint& n [[buffer(4)]],
     constant uint& count [[buffer(5)]],
-    constant uint& block [[buffer(6)]],
-    constant uint& blocks [[buffer(7)]],
     uint2 group [[threadgroup_position_in_grid]],
+    uint2 groups [[threadgroups_per_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   THREADGROUP_ARRAY(T, v, block_size<T>());
   THREADGROUP_ARRAY(T, gram, 32 * 33);
-  const uint own = block + group.x;
-  const uint first = own * WIDTH;
+  const uint first = group.x * WIDTH;
   const uint width = min(WIDTH, count - first);
   device const T* V = A + (ulong(group.y) * n + first) * m + first;
   T minus[4][4];
   clear_products<T>(minus);
   for (uint begin = 0; begin < m - first; begin += depth<T>()) {
-    load_reflectors<T>(V, begin, m - first, width, m, tid, v);
+    T entries[own<T>()];
+    fetch_reflectors<T>(entries, V, begin, m - first, width, m, tid);
+    store_reflectors<T>(entries, tid, v);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     add_products<T>(minus, v, v, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   gather_products<T>(minus, gram, tid);
-  device T* out = triangles + (ulong(group.y) * blocks + own) * (WIDTH * WIDTH);
+  device T* out = triangles + (ulong(group.y) * groups.x + group.x) * (WIDTH * WIDTH);
   if (tid < WIDTH) {
     // A row a lane: column k is -tau_k T(0:k, 0:k) V^H v_k, kept as row k below the diagonal.
     for (uint k = 0; k < WIDTH; ++k) {
@@ -581,44 +789,79 @@ template <typename T>
   }
 }
 
-// C := (I - V op(T) V^H) C for at most 32 columns of C.
+// At most 32 columns of a matrix C, or of its conjugate.
+template <typename T> struct Columns {
+  device T* first;
+  uint count;
+  uint row_stride;
+  uint column_stride;
+  bool conjugated;
+
+  device T* at(uint row, uint column) const thread {
+    return first + long(row) * long(row_stride) + long(column) * long(column_stride);
+  }
+  T get(uint row, uint column) const thread {
+    const T entry = *at(row, column);
+    return conjugated ? conj(entry) : entry;
+  }
+  void set(uint row, uint column, T entry) const thread {
+    *at(row, column) = conjugated ? conj(entry) : entry;
+  }
+};
+
+// w := V^H C over the rows [begin, end). What a tile needs is fetched while the one before is
+// worked on.
 template <typename T>
-inline void apply_block(
+inline void project(
     device const T* V,
     uint v_stride,
-    device const T* triangle,
-    device T* C,
-    uint rows,
     uint width,
-    uint columns,
-    uint row_stride,
-    uint column_stride,
-    bool adjoint,
-    bool conjugated,
+    Columns<T> C,
+    uint begin,
+    uint end,
     uint tid,
     threadgroup T* v,
     threadgroup T* c,
     threadgroup T* w) {
   constexpr uint DEPTH = depth<T>();
+  constexpr int OWN = own<T>();
+  // Neighbouring threads take neighbouring addresses, whichever way C lies.
+  const bool along_rows = C.column_stride < C.row_stride;
+  const uint first_row = along_rows ? tid / 32 : tid % DEPTH;
+  const uint first_column = along_rows ? tid % 32 : tid / DEPTH;
+  const uint row_step = along_rows ? 256 / 32 : 0;
+  const uint column_step = along_rows ? 0 : 256 / DEPTH;
   T minus[4][4];
   clear_products<T>(minus);
-  for (uint begin = 0; begin < rows; begin += DEPTH) {
-    load_reflectors<T>(V, begin, rows, width, v_stride, tid, v);
-    const bool along_rows = column_stride < row_stride;
-    for (uint e = tid; e < DEPTH * 32; e += 256) {
-      const uint i = along_rows ? e / 32 : e % DEPTH;
-      const uint j = along_rows ? e % 32 : e / DEPTH;
-      T entry = zero<T>();
-      if (begin + i < rows && j < columns) {
-        entry = C[long(begin + i) * long(row_stride) + long(j) * long(column_stride)];
+  T v_next[OWN];
+  T c_next[OWN];
+  for (uint row = begin; row < end + DEPTH; row += DEPTH) {
+    if (row > begin) {
+      store_reflectors<T>(v_next, tid, v);
+#pragma unroll
+      for (int e = 0; e < OWN; ++e) {
+        c[(first_row + uint(e) * row_step) * 33 + first_column + uint(e) * column_step] = c_next[e];
       }
-      c[i * 33 + j] = conjugated ? conj(entry) : entry;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    add_products<T>(minus, v, c, tid);
+    if (row < end) {
+      fetch_reflectors<T>(v_next, V, row, end, width, v_stride, tid);
+#pragma unroll
+      for (int e = 0; e < OWN; ++e) {
+        const uint i = row + first_row + uint(e) * row_step;
+        const uint j = first_column + uint(e) * column_step;
+        c_next[e] = i < end && j < C.count ? C.get(i, j) : zero<T>();
+      }
+    }
+    if (row > begin) add_products<T>(minus, v, c, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   gather_products<T>(minus, w, tid);
+}
+
+// w := op(T) w.
+template <typename T>
+inline void multiply_triangle(device const T* triangle, bool adjoint, uint tid, threadgroup T* w) {
   const uint j = tid % 32;
   T product[4];
 #pragma unroll
@@ -636,24 +879,70 @@ inline void apply_block(
   threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
   for (int r = 0; r < 4; ++r) w[(tid / 32 + uint(r) * 8) * 33 + j] = zero<T>() - product[r];
-  for (uint begin = 0; begin < rows; begin += DEPTH) {
+}
+
+// C := C - V w over the rows [begin, end).
+template <typename T>
+inline void subtract(
+    device const T* V,
+    uint v_stride,
+    uint width,
+    Columns<T> C,
+    uint begin,
+    uint end,
+    uint tid,
+    threadgroup T* v,
+    threadgroup const T* w) {
+  constexpr uint DEPTH = depth<T>();
+  constexpr int OWN = own<T>();
+  T v_next[OWN];
+  fetch_reflectors<T>(v_next, V, begin, end, width, v_stride, tid);
+  for (uint row = begin; row < end; row += DEPTH) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    load_reflectors<T>(V, begin, rows, width, v_stride, tid, v);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    store_reflectors<T>(v_next, tid, v);
     const uint i = tid % DEPTH;
-    if (begin + i < rows) {
+    T sums[OWN];
 #pragma unroll
-      for (uint s = tid / DEPTH; s < WIDTH; s += 256 / DEPTH) {
-        if (s < columns) {
-          device T* to = C + long(begin + i) * long(row_stride) + long(s) * long(column_stride);
-          T sum = conjugated ? conj(*to) : *to;
+    for (int e = 0; e < OWN; ++e) {
+      const uint j = tid / DEPTH + uint(e) * (256 / DEPTH);
+      sums[e] = row + i < end && j < C.count ? C.get(row + i, j) : zero<T>();
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    fetch_reflectors<T>(v_next, V, row + DEPTH, end, width, v_stride, tid);
 #pragma unroll(8)
-          for (uint l = 0; l < WIDTH; ++l) sum = mul_sub(sum, v[i * 33 + l], w[l * 33 + s]);
-          *to = conjugated ? conj(sum) : sum;
-        }
+    for (uint l = 0; l < WIDTH; ++l) {
+      const T entry = v[i * 33 + l];
+#pragma unroll
+      for (int e = 0; e < OWN; ++e) {
+        const uint j = tid / DEPTH + uint(e) * (256 / DEPTH);
+        sums[e] = mul_sub(sums[e], entry, w[l * 33 + j]);
       }
     }
+#pragma unroll
+    for (int e = 0; e < OWN; ++e) {
+      const uint j = tid / DEPTH + uint(e) * (256 / DEPTH);
+      if (row + i < end && j < C.count) C.set(row + i, j, sums[e]);
+    }
   }
+}
+
+// C := (I - V op(T) V^H) C.
+template <typename T>
+inline void apply_block(
+    device const T* V,
+    uint v_stride,
+    uint width,
+    device const T* triangle,
+    bool adjoint,
+    Columns<T> C,
+    uint rows,
+    uint tid,
+    threadgroup T* v,
+    threadgroup T* c,
+    threadgroup T* w) {
+  project<T>(V, v_stride, width, C, 0, rows, tid, v, c, w);
+  multiply_triangle<T>(triangle, adjoint, tid, w);
+  subtract<T>(V, v_stride, width, C, 0, rows, tid, v, w);
 }
 
 // A block reflector, or its adjoint, times the columns of C: a threadgroup 32 columns. V starts at
@@ -680,15 +969,133 @@ template <typename T>
   THREADGROUP_ARRAY(T, c, block_size<T>());
   THREADGROUP_ARRAY(T, w, 32 * 33);
   const uint begin = group.x * WIDTH;
+  const Columns<T> some = {
+      C + long(group.y) * batch_stride + long(begin) * long(column_stride),
+      min(WIDTH, columns - begin), row_stride, column_stride, conjugated != 0};
   apply_block<T>(
-      A + (ulong(group.y) * n + first) * m + first, m,
-      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH),
-      C + long(group.y) * batch_stride + long(begin) * long(column_stride), m - first, width,
-      min(WIDTH, columns - begin), row_stride, column_stride, adjoint != 0, conjugated != 0, tid, v,
-      c, w);
+      A + (ulong(group.y) * n + first) * m + first, m, width,
+      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH), adjoint != 0, some,
+      m - first, tid, v, c, w);
 }
 
-// The same, adjoint, on the columns from `last` on of the factor itself.
+// What qr_apply does for tall matrices, in two launches, a threadgroup SPAN rows of 32 columns:
+// first the parts of V^H C, 32 x columns a threadgroup row and column-major.
+constexpr constant uint SPAN = 256;
+
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void qr_project(
+    device const T* V [[buffer(0)]],
+    device T* C [[buffer(1)]],
+    device T* parts [[buffer(2)]],
+    constant uint& rows [[buffer(3)]],
+    constant uint& width [[buffer(4)]],
+    constant uint& columns [[buffer(5)]],
+    constant uint& v_column_stride [[buffer(6)]],
+    constant long& v_batch_stride [[buffer(7)]],
+    constant uint& row_stride [[buffer(8)]],
+    constant uint& column_stride [[buffer(9)]],
+    constant long& batch_stride [[buffer(10)]],
+    constant uint& conjugated [[buffer(11)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, v, block_size<T>());
+  THREADGROUP_ARRAY(T, c, block_size<T>());
+  THREADGROUP_ARRAY(T, w, 32 * 33);
+  const uint column = group.x * WIDTH;
+  const Columns<T> some = {
+      C + long(group.z) * batch_stride + long(column) * long(column_stride),
+      min(WIDTH, columns - column), row_stride, column_stride, conjugated != 0};
+  project<T>(
+      V + long(group.z) * v_batch_stride, v_column_stride, width, some, group.y * SPAN,
+      min((group.y + 1) * SPAN, rows), tid, v, c, w);
+  device T* out = parts + ((ulong(group.z) * groups.y + group.y) * columns + column) * WIDTH;
+  for (uint e = tid; e < some.count * WIDTH; e += 256) out[e] = w[e % WIDTH * 33 + e / WIDTH];
+}
+
+// Then op(T) times their sum, and C - V times that.
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void qr_subtract(
+    device const T* V [[buffer(0)]],
+    device T* C [[buffer(1)]],
+    device const T* parts [[buffer(2)]],
+    device const T* triangles [[buffer(3)]],
+    constant uint& rows [[buffer(4)]],
+    constant uint& width [[buffer(5)]],
+    constant uint& columns [[buffer(6)]],
+    constant uint& v_column_stride [[buffer(7)]],
+    constant long& v_batch_stride [[buffer(8)]],
+    constant uint& row_stride [[buffer(9)]],
+    constant uint& column_stride [[buffer(10)]],
+    constant long& batch_stride [[buffer(11)]],
+    constant uint& conjugated [[buffer(12)]],
+    constant uint& block [[buffer(13)]],
+    constant uint& blocks [[buffer(14)]],
+    constant uint& adjoint [[buffer(15)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, v, block_size<T>());
+  THREADGROUP_ARRAY(T, w, 32 * 33);
+  const uint column = group.x * WIDTH;
+  const Columns<T> some = {
+      C + long(group.z) * batch_stride + long(column) * long(column_stride),
+      min(WIDTH, columns - column), row_stride, column_stride, conjugated != 0};
+  device const T* own_parts = parts + (ulong(group.z) * groups.y * columns + column) * WIDTH;
+  for (uint e = tid; e < WIDTH * WIDTH; e += 256) {
+    T sum = zero<T>();
+    if (e < some.count * WIDTH) {
+#pragma unroll(4)
+      for (uint p = 0; p < groups.y; ++p) sum = sum + own_parts[ulong(p) * columns * WIDTH + e];
+    }
+    w[e % WIDTH * 33 + e / WIDTH] = sum;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  multiply_triangle<T>(
+      triangles + (ulong(group.z) * blocks + block) * (WIDTH * WIDTH), adjoint != 0, tid, w);
+  subtract<T>(
+      V + long(group.z) * v_batch_stride, v_column_stride, width, some, group.y * SPAN,
+      min((group.y + 1) * SPAN, rows), tid, v, w);
+}
+
+// What GEMMs need of a block reflector: V, and V op(T). A row a thread.
+template <typename T>
+[[max_total_threads_per_threadgroup(128)]] kernel void qr_expand(
+    device const T* A [[buffer(0)]],
+    device const T* triangles [[buffer(1)]],
+    device T* V [[buffer(2)]],
+    device T* VT [[buffer(3)]],
+    constant uint& m [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant uint& first [[buffer(6)]],
+    constant uint& width [[buffer(7)]],
+    constant uint& blocks [[buffer(8)]],
+    constant uint& adjoint [[buffer(9)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(T, t, 32 * 32);
+  device const T* triangle =
+      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH);
+  for (uint e = tid; e < WIDTH * WIDTH; e += 128) {
+    t[e] = adjoint != 0 ? conj(triangle[e % WIDTH * WIDTH + e / WIDTH]) : triangle[e];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint height = m - first;
+  const uint row = group.x * 128 + tid;
+  if (row < height) {
+    device const T* reflectors = A + (ulong(group.y) * n + first) * m + first;
+    const ulong begin = ulong(group.y) * height * width + row;
+    T x[WIDTH];
+#pragma unroll
+    for (uint l = 0; l < WIDTH; ++l) {
+      x[l] = reflector_entry(reflectors, row, l, width, m);
+      if (l < width) V[begin + ulong(l) * height] = x[l];
+    }
+    write_product<T>(x, t, VT + begin, height, width);
+  }
+}
+
+// What qr_apply does, adjoint, on the columns from `last` on of the factor itself.
 template <typename T>
 [[max_total_threads_per_threadgroup(256)]] kernel void qr_update(
     device T* A [[buffer(0)]],
@@ -705,11 +1112,11 @@ template <typename T>
   THREADGROUP_ARRAY(T, w, 32 * 33);
   const uint begin = last + group.x * WIDTH;
   device T* matrix = A + ulong(group.y) * m * n;
+  const Columns<T> some = {matrix + ulong(begin) * m + first, min(WIDTH, n - begin), 1u, m, false};
   apply_block<T>(
-      matrix + ulong(first) * m + first, m,
-      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH),
-      matrix + ulong(begin) * m + first, m - first, last - first, min(WIDTH, n - begin), 1u, m,
-      true, false, tid, v, c, w);
+      matrix + ulong(first) * m + first, m, last - first,
+      triangles + (ulong(group.y) * blocks + first / WIDTH) * (WIDTH * WIDTH), true, some,
+      m - first, tid, v, c, w);
 }
 
 // The first columns of the identity, an entry a thread.

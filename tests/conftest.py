@@ -16,9 +16,6 @@ hypothesis.settings.register_profile("default", derandomize=True, max_examples=2
 hypothesis.settings.register_profile("thorough", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("default")
 
-# Collected last: it compares what the session launched with what it checks.
-LAST = "test_strict_variants.py"
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -29,15 +26,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name == LAST)
-
-
 @pytest.fixture(scope="session")
 def device(pytestconfig: pytest.Config) -> str:
     """The device that the tests run on."""
     name: str = pytestconfig.getoption("--device")
     return name
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _whatever_is_launched_is_checked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """At the end of every process of a session that checks the variants as Metal."""
+    yield
+    if any(item.path.name == "test_strict_variants.py" for item in request.session.items):
+        from tests.test_strict_variants import unchecked
+
+        assert unchecked() == set()
 
 
 @pytest.fixture

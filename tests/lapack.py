@@ -126,6 +126,41 @@ def qr(A: Tensor, mode: str = "reduced") -> tuple[Array, Array]:
     return Q, R
 
 
+def geqrf(A: Tensor) -> tuple[Array, Array]:
+    """R with the reflectors below it, and tau."""
+    a = A.numpy(force=True)
+    (routine,) = scipy.linalg.get_lapack_funcs(("geqrf",), (a,))
+    *batch, m, n = a.shape
+    factor, tau = np.empty_like(a), np.empty((*batch, min(m, n)), a.dtype)
+    for i in np.ndindex(*batch):
+        factor[i], tau[i], *_ = routine(a[i])
+    return factor, tau
+
+
+def orgqr(factor: Array, tau: Array) -> Array:
+    """Q of the results of geqrf, with as many columns as reflectors."""
+    name = "ungqr" if np.iscomplexobj(factor) else "orgqr"
+    (routine,) = scipy.linalg.get_lapack_funcs((name,), (factor,))
+    Q = np.empty((*factor.shape[:-1], tau.shape[-1]), factor.dtype)
+    for i in np.ndindex(*factor.shape[:-2]):
+        Q[i], *_ = routine(factor[i][:, : tau.shape[-1]], tau[i])
+    return Q
+
+
+def gels(A: Tensor, B: Tensor) -> Array:
+    """X that minimises ||A X - B||, of all X the smallest."""
+    a, b = A.numpy(force=True), B.numpy(force=True)
+    m, n = a.shape[-2:]
+    (routine,) = scipy.linalg.get_lapack_funcs(("gels",), (a,))
+    X = np.empty((*b.shape[:-2], n, b.shape[-1]), b.dtype)
+    for i in np.ndindex(*b.shape[:-2]):
+        padded = np.zeros((max(m, n), b.shape[-1]), b.dtype)
+        padded[:m] = b[i]
+        _, solution, _ = routine(a[i], padded)
+        X[i] = solution[:n]
+    return X
+
+
 def qr_pivoted(A: Tensor, mode: str = "reduced") -> tuple[Array, Array, Array]:
     """Q, R and the order of the columns of one matrix."""
     kind: Any = "full" if mode == "complete" else "economic"

@@ -72,15 +72,19 @@ def compile_shader(source: str) -> "Library":
         raise SyntaxError("the text is not ASCII: torch loses it on the way")
     if not source.startswith(PROLOGUE):
         raise SyntaxError("names of Metal or of the prologue are not declared")
-    # Without our lines it is the shader to the byte: the CPU engine finds it in its cache.
-    rest = INSTANTIATION.sub("", source.removeprefix(PROLOGUE))
-    shader = re.sub(r"\s*(\n#line .*)?\s*\Z", "\n", rest)
+    shader = shader_of(source)
     kernels: dict[str, Kernel] = {}
     for name, declared, types, instantiated, arguments in INSTANTIATION.findall(source):
         if (declared, types) != (instantiated, arguments) or name in kernels:
             raise SyntaxError(f"instantiation of {name}: it is declared otherwise or before")
         kernels[name] = _kernel(shader, declared, tuple(arguments.split(", ")))
     return Library(kernels)
+
+
+def shader_of(source: str) -> str:
+    """Without the engine's lines, the shader to the byte: so the CPU engine has it in its cache."""
+    rest = INSTANTIATION.sub("", source.removeprefix(PROLOGUE))
+    return re.sub(r"\s*(\n#line .*)?\s*\Z", "\n", rest, count=1)
 
 
 def _kernel(shader: str, name: str, template: tuple[str, ...]) -> "Kernel":

@@ -16,7 +16,7 @@ from torch import Tensor
 import mpslinalg as LA
 from mpslinalg import __main__ as command
 from mpslinalg import _bench, _bench_table, _timing
-from mpslinalg._bench import measuring
+from mpslinalg._bench import lstsq, measuring
 
 CPU = torch.device("cpu")
 LU = _bench.FAMILIES["lu"]
@@ -150,6 +150,18 @@ def test_right_hand_sides_are_no_copy_of_the_matrix() -> None:
     assert (A - B).abs().min() > 1e-6
 
 
+@pytest.mark.parametrize("sides", [0, 1])
+def test_the_gate_sees_a_wrong_fit_of_a_million_rows(sides: int) -> None:
+    assert lstsq.FAMILY.extra[-2 + sides][1:] == (1, 8)
+    for operation in (lstsq.FAMILY.operations[sides], lstsq.FAMILY.extra[-2 + sides][0]):
+        case = _bench.Case(operation, 1, 8, torch.float32)
+        inputs = case.inputs(CPU)
+        (X,) = case.call(torch.linalg, inputs)
+        assert case.judge(inputs, (X,)) < 1
+        with pytest.raises(_bench.WrongResult):
+            case.judge(inputs, (X * 1.01,))
+
+
 def test_determinants_stay_finite() -> None:
     for n in (4, 256):
         (A,) = _bench.Case(OPERATIONS["det"], 1, n, torch.float32).inputs(CPU)
@@ -182,17 +194,62 @@ def test_summary_without_a_comparison() -> None:
 def test_calls_take_turns() -> None:
     order: list[str] = []
     calls = {name: lambda name=name: order.append(name) for name in "abc"}
-    assert set(_timing.medians(calls, CPU)) == set("abc")
+    assert set(_timing.timings(calls, CPU)) == set("abc")
     assert "".join(order) == "abc" * (len(order) // 3)
 
 
-@pytest.mark.parametrize(("seconds", "timings"), [(1e-9, 200), (0.01, 20), (0.06, 3)])
-def test_number_of_timings(seconds: float, timings: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_timing, "_seconds", lambda call, device, lead: call() or seconds)
-    count: list[int] = []
-    medians = _timing.medians({"call": lambda: count.append(1)}, CPU)
-    assert medians == {"call": seconds}
-    assert len(count) == timings
+@pytest.mark.parametrize(
+    ("seconds", "count"),
+    [(1e-9, 200), (0.01, 20), (0.04, 13), (0.2, 3), (0.4, 3), (0.6, 2), (1.5, 1)],
+)
+def test_number_of_timings(seconds: float, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_timing, "seconds_of", lambda call, device, lead: call() or seconds)
+    made: list[int] = []
+    samples = _timing.timings({"call": lambda: made.append(1)}, CPU)
+    assert samples == {"call": [seconds] * count}
+    assert len(made) == count
+
+
+def test_a_slow_call_costs_a_fast_one_no_timings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_timing, "seconds_of", lambda call, device, lead: call())
+    samples = _timing.timings({"fast": lambda: 1e-3, "slow": lambda: 0.3}, CPU)
+    assert {name: len(taken) for name, taken in samples.items()} == {"fast": 20, "slow": 3}
+    assert _timing.medians({"odd": iter((0.9, 0.1, 0.2)).__next__}, CPU) == {"odd": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "batch", "timings", "calls"),
+    # With the calls that admit: of a batch first two matrices, then all.
+    [(1e-3, 9, 20, 22), (0.3, 9, 3, 5), (2.0, 9, 1, 2), (2.0, 1, 1, 2)],
+)
+def test_a_cell_takes_bounded_time(
+    seconds: float, batch: int, timings: int, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, ...]] = []
+
+    def slow(A: Tensor) -> Tensor:
+        made.append(A.shape)
+        result: Tensor = inverse(A)
+        return result
+
+    def pretend(call: Callable[[], object], *_: Any) -> float:
+        before = len(made)
+        call()
+        return seconds if len(made) > before else 1e-3
+
+    inverse = torch.linalg.inv
+    monkeypatch.setattr(torch.linalg, "inv", slow)
+    for module in (_timing, measuring):
+        monkeypatch.setattr(module, "seconds_of", pretend)
+    cell = _bench.measure(_bench.Case(OPERATIONS["inv"], batch, 3, torch.float32), CPU)
+    assert cell.timings == {"kernels": cell.timings["kernels"], "torch": timings}
+    assert cell.timings["kernels"] >= 20
+    assert cell.seconds["torch"] == seconds
+    assert len(made) == calls
+    assert [shape[0] for shape in made].count(2) == (batch > 1)
+    row = _bench_table._figures(cell)[1]
+    assert row == {1e-3: "1000.0", 0.3: "300000 (3)", 2.0: "2000000 (1)"}[seconds]
+    assert _bench_table._cell_json(cell)["timings"]["torch"] == timings
 
 
 def test_a_gpu_is_timed_by_its_own_events(monkeypatch: pytest.MonkeyPatch) -> None:

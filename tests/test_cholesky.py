@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import testing
+from mpslinalg import _cholesky_plan, _products, testing
 from mpslinalg.testing import compare
 from tests import lapack
 from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on, random_definite
@@ -246,3 +246,18 @@ def test_large(dtype: torch.dtype, upper: bool, device: str) -> None:
         A[..., 256, 256] = -1
         _, info = LA.cholesky_ex(on(device, A), upper=upper)
         assert (info == 257).all()
+
+
+@each_upper
+@each_single
+def test_updates_by_torch(
+    dtype: torch.dtype, upper: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its products fill squares: above the diagonal nothing of them must remain."""
+    monkeypatch.setattr(_products, "PRODUCT", 192)
+    A = random_definite((400, 400), dtype)
+    L, info = _cholesky_plan.cholesky(on(device, A), upper)
+    assert info == 0
+    assert not (L.mH if upper else L).triu(1).any()
+    L_lapack, _ = lapack.potrf(A, upper)
+    compare(testing.cholesky_ratio(A, L, upper), testing.cholesky_ratio(A, L_lapack, upper))

@@ -3,7 +3,10 @@
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.linalg
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 
 import mpslinalg as LA
 from mpslinalg import __main__ as command
-from mpslinalg._demo import ieee14, nile, power_grid
+from mpslinalg._demo import ieee14, longley, nile, power_grid, tides
 from mpslinalg._demo.report import Check, Report
 
 BRANCHES = """
@@ -209,7 +212,7 @@ def test_command_fails_on_a_wrong_solution(
 ) -> None:
     lu_solve = LA.lu_solve
     monkeypatch.setattr(LA, "lu_solve", lambda *arguments: lu_solve(*arguments) * (1 + error))
-    assert run() == 1
+    assert run("--case", "power-grid") == 1
     assert "FAIL" in capsys.readouterr().out
 
 
@@ -224,7 +227,7 @@ def test_command_fails_on_a_wrong_info(
         return LU, pivots, torch.where(info == 8, 9, info)
 
     monkeypatch.setattr(LA, "lu_factor_ex", unaware)
-    assert run() == 1
+    assert run("--case", "power-grid") == 1
     assert "FAIL" in capsys.readouterr().out
 
 
@@ -272,3 +275,71 @@ def test_a_wrong_factor_fails_the_study(monkeypatch: pytest.MonkeyPatch) -> None
     wrong = functools.wraps(cholesky)(lambda A: cholesky(A) * (1 + 1e-4))
     monkeypatch.setattr(LA, "cholesky", wrong)
     assert not all(check.passed for check in nile.run(torch.device("cpu")).checks)
+
+
+def scaled_lstsq(factor: float) -> Any:
+    lstsq = LA.lstsq
+
+    @functools.wraps(lstsq)
+    def wrong(*arguments: Any, **options: Any) -> SimpleNamespace:
+        result = lstsq(*arguments, **options)
+        return SimpleNamespace(solution=result.solution * factor, residuals=result.residuals)
+
+    return wrong
+
+
+def test_longleys_table_has_the_certified_regression() -> None:
+    """In 60 digits, so that one wrong digit of the table or of a certified value shows."""
+    with mpmath.workdps(60):
+        data = [
+            [mpmath.mpf(word) for word in line.split()] for line in longley.DATA.split("\n")[1:-1]
+        ]
+        y = mpmath.matrix([row[0] for row in data])
+        X = mpmath.matrix([[mpmath.mpf(1), *row[1:]] for row in data])
+        inverse = (X.T * X) ** -1
+        b = inverse * (X.T * y)
+        variance = mpmath.norm(y - X * b) ** 2 / 9
+        exact = [*b, *(mpmath.sqrt(variance * inverse[k, k]) for k in range(7))]
+        exact.append(mpmath.sqrt(variance))
+    certified = [*longley.CERTIFIED, *longley.CERTIFIED_DEVIATIONS]
+    certified.append(longley.CERTIFIED_RESIDUAL_DEVIATION)
+    np.testing.assert_allclose(certified, np.array(exact, float), rtol=1e-14)
+
+
+def test_longleys_regression() -> None:
+    report = longley.run(torch.device("cpu"))
+    assert all(check.passed for check in report.checks)
+    for dtype, bar in (("float64", 1e-10), ("float32", 1e-4)):
+        fit = report.data[dtype]
+        np.testing.assert_allclose(fit["coefficients"], longley.CERTIFIED, rtol=bar)
+        np.testing.assert_allclose(fit["deviations"], longley.CERTIFIED_DEVIATIONS, rtol=bar)
+        assert fit["residual_deviation"] == pytest.approx(304.854073561965, rel=bar)
+
+
+@pytest.mark.parametrize("error", [1e-9, 1e-3, float("nan")])
+def test_a_wrong_regression_fails_the_study(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LA, "lstsq", scaled_lstsq(1 + error))
+    double, single = longley.run(torch.device("cpu")).checks
+    assert not double.passed
+    assert single.passed == (error == 1e-9)
+
+
+def test_a_tide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tides, "SAMPLES", {"cpu": 400})
+    report = tides.run(torch.device("cpu"))
+    assert all(check.passed for check in report.checks)
+    hours = np.arange(400) * (999_999 / 399 / 60)
+    columns = [np.ones(400), hours / (1_000_000 / 120) - 1]
+    for speed in (28.9841042, 30, 28.4397295, 15.0410686, 13.9430356):
+        columns += [np.cos(speed * hours * np.pi / 180), np.sin(speed * hours * np.pi / 180)]
+    A = np.column_stack(columns)
+    level = tides.level(A)
+    expected = np.linalg.lstsq(A, level, rcond=None)[0]
+    np.testing.assert_allclose(report.data["coefficients"], expected, atol=1e-6)
+    # M2 as made: 0.58 m, 210 degrees.
+    M2 = complex(*report.data["coefficients"][2:4])
+    assert abs(M2 - 0.58 * np.exp(1j * np.deg2rad(210))) < 0.02
+    monkeypatch.setattr(LA, "lstsq", scaled_lstsq(1 + 1e-5))
+    error, ratio, _ = tides.run(torch.device("cpu")).checks
+    assert not error.passed
+    assert not ratio.passed

@@ -70,7 +70,7 @@ def test_every_routine_stands_beside_scipy(device: str) -> None:
     assert [row.split("`")[1] for row in rows] == [
         *("lu_factor", "lu_solve", "inv", "solve_triangular"),
         *("cholesky", "cholesky_solve", "cholesky_inverse", "ldl_factor", "ldl_solve"),
-        "gated_delta.solve_tril",
+        *("qr", "householder_product", "lstsq", "gated_delta.solve_tril"),
     ]
     for row in rows:
         figures = [float(x) for x in row.split("|")[2:6] if x.strip() != "-"]
@@ -78,7 +78,7 @@ def test_every_routine_stands_beside_scipy(device: str) -> None:
         assert all(0 < figure < 10 for figure in figures)
 
 
-@pytest.mark.parametrize("name", ["cholesky_inverse", "solve_triangular"])
+@pytest.mark.parametrize("name", ["cholesky_inverse", "solve_triangular", "householder_product"])
 def test_no_figure_of_a_wrong_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = getattr(LA, name)
 

@@ -16,7 +16,7 @@ from tests.inputs import DOUBLES, SINGLES, name, on
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
-SIZES = ((1, 1), (4, 4), (5, 3), (3, 5), (50, 10), (35, 40))
+SIZES = ((1, 1), (4, 4), (5, 3), (3, 5), (50, 30), (35, 40))
 each_driver = pytest.mark.parametrize("driver", ["gels", "gelsy"])
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 
@@ -223,7 +223,7 @@ def test_the_default_is_torchs(device: str) -> None:
     got = LA.lstsq(on(device, A), on(device, B))
     assert got.rank.shape == ((0,) if device == "cuda" else ())
     for given, expected in (
-        ("gels", "gels: qr_panel"),
+        ("gels", "gels: qr_simd, solve_triangular"),
         ("gelsy", "gelsy: qr_pivoted_simd, then qr_simd, solve_triangular"),
         (None, "gels: " if device == "cuda" else "gelsy: "),
     ):

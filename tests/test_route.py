@@ -194,8 +194,8 @@ def test_auto_costs_at_most_5_us_on_the_cpu(name: str, monkeypatch: pytest.Monke
 
 def test_which_looks_at_the_factor_and_the_right_hand_side() -> None:
     with LA.use("kernels"):
-        text = LA.which("cholesky_solve", torch.ones(8, 40, 1), torch.eye(40).expand(8, 40, 40))
-    assert "8 x 40 x 40 float32, triangular_few" in text
+        text = LA.which("cholesky_solve", torch.ones(8, 80, 1), torch.eye(80).expand(8, 80, 80))
+    assert "8 x 80 x 80 float32, triangular_few" in text
 
 
 def test_which_of_a_submodule() -> None:
@@ -264,11 +264,12 @@ def test_which_of_what_is_no_matrix(A: Any) -> None:
         ("solve", 8, "solve_simd"),
         ("inv", 40, "inverse_rows"),
         ("cholesky", 3, "cholesky_packed"),
-        ("cholesky_ex", 40, "cholesky_group"),
+        ("cholesky_ex", 40, "cholesky_rows"),
         ("cholesky", 300, "cholesky_panel of 128 columns, cholesky_below, products"),
         ("qr", 32, "qr_simd"),
         ("geqrf", 4, "qr_panel of 32 columns, qr_triangle, qr_update"),
         ("cholesky_inverse", 32, "cholesky_inverse_simd"),
+        ("ldl_factor", 300, "ldl_panel of 31 columns, ldl_update"),
     ],
 )
 def test_which_names_the_kernels(name: str, n: int, kernels: str) -> None:

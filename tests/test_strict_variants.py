@@ -1,9 +1,10 @@
 """Every variant that a plan can launch in float32 or complex64 is checked as Metal.
 
 An engine that launches nothing takes the place of the real one, so what is checked depends neither
-on what other tests launch nor on their order. The last test asserts that nothing else was launched.
+on what other tests launch nor on their order. conftest.py asserts that nothing else was launched.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -22,6 +23,7 @@ from mpslinalg import (
     _inverse_plan,
     _ldl_plan,
     _lu_plan,
+    _products,
     _qr_pivoted_plan,
     _qr_plan,
     _solve_plan,
@@ -126,10 +128,14 @@ def run_plans(dtype: torch.dtype) -> None:
                 _lu_plan.lu_solve(LU, pivots, B, trans)
                 for upper in (False, True):
                     _triangular_plan.solve_triangular(A, B, upper, False, trans)
+    tall = _ldl_plan.MAX_THREADS + 1
+    _ldl_plan.ldl_factor(torch.zeros(1, tall, tall, dtype=dtype), False)
     for m in ROWS:
         for n in (1, 40):
             _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
     _engines.kernel("info", "info_any", "int")(info, info, 2, threads=(256,), group=(256,))
+    products = _cholesky_plan.PANEL + _products.PRODUCT + 1
+    _cholesky_plan.cholesky(torch.zeros(1, products, products, dtype=dtype), False)
     for n in CHOLESKY_SIZES:
         A = torch.zeros(2, n, n, dtype=dtype)
         for upper in (False, True):
@@ -167,8 +173,8 @@ def run_gated_delta() -> None:
         _gated_delta_plan.step(tokens, tokens, tokens, gates, gates.to(given), state, True)
 
 
-@pytest.fixture(scope="module")
-def launches() -> dict[str, set[Launch]]:
+@functools.cache
+def all_launches() -> dict[str, set[Launch]]:
     """All launches of all plans, by shader."""
     found: dict[str, set[Launch]] = {}
     with pytest.MonkeyPatch.context() as dry:
@@ -185,46 +191,39 @@ def launches() -> dict[str, set[Launch]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def variants(launches: dict[str, set[Launch]]) -> dict[str, set[tuple[str, tuple[str, ...]]]]:
+def all_variants() -> dict[str, set[tuple[str, tuple[str, ...]]]]:
     return {
         shader: {(launch.name, launch.template) for launch in of_shader}
-        for shader, of_shader in launches.items()
+        for shader, of_shader in all_launches().items()
     }
+
+
+def unchecked() -> set[tuple[str, str, tuple[str, ...]]]:
+    """What this process has launched and no plan was seen to launch."""
+    known = {(shader, *variant) for shader, found in all_variants().items() for variant in found}
+    wide = {"double", "double2"}
+    single = {variant for variant in _engines.launched if wide.isdisjoint(variant[2])}
+    return single - known
 
 
 SHADERS = sorted(path.stem for path in source.folder().glob("*.metal"))
 
 
 @pytest.mark.parametrize("shader", SHADERS)
-def test_every_kernel_is_launched(
-    shader: str, variants: dict[str, set[tuple[str, tuple[str, ...]]]]
-) -> None:
+def test_every_kernel_is_launched(shader: str) -> None:
     kernels = source.signatures(source.text(shader))
-    assert {name for name, _ in variants[shader]} == set(kernels)
+    assert {name for name, _ in all_variants()[shader]} == set(kernels)
 
 
 @pytest.mark.parametrize("shader", SHADERS)
-def test_variants_are_metal(
-    shader: str, variants: dict[str, set[tuple[str, tuple[str, ...]]]]
-) -> None:
-    text = metal.library_text(shader, *sorted(variants[shader]))
+def test_variants_are_metal(shader: str) -> None:
+    text = metal.library_text(shader, *sorted(all_variants()[shader]))
     assert [str(problem) for problem in check(text, f"{shader}.metal")] == []
 
 
 @pytest.mark.parametrize("shader", SHADERS)
-def test_groups_fit_their_kernels(shader: str, launches: dict[str, set[Launch]]) -> None:
-    assert [launch for launch in launches[shader] if not fits(launch)] == []
+def test_groups_fit_their_kernels(shader: str) -> None:
+    assert [launch for launch in all_launches()[shader] if not fits(launch)] == []
     # At a declared maximum of one simdgroup or less Apple's compiler drops barriers.
     kernels = source.signatures(source.text(shader))
     assert min(kernel.max_threads for kernel in kernels.values()) > 32
-
-
-def test_whatever_was_launched_was_checked(
-    variants: dict[str, set[tuple[str, tuple[str, ...]]]],
-) -> None:
-    """Last of the session."""
-    known = {(shader, *variant) for shader, found in variants.items() for variant in found}
-    wide = {"double", "double2"}
-    single = {variant for variant in _engines.launched if wide.isdisjoint(variant[2])}
-    assert single - known == set()

@@ -166,6 +166,45 @@ def test_qr_ratio(m: int, n: int, dtype: torch.dtype) -> None:
             assert testing.qr_ratio(M.A, Q, R) == np.inf
 
 
+@each_dtype
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (30, 2), (10, 10), (5, 8)])
+def test_lstsq_ratio(m: int, n: int, dtype: torch.dtype) -> None:
+    A = testing.random((3, m, n), dtype) + 2 * max(m, n) ** 0.5 * torch.eye(m, n)
+    B = testing.random((3, m, 4), dtype, seed=1)
+    A[1], B[2] = A[1] * 2.0**-100, B[2] * 2.0**100
+    eps = torch.finfo(dtype).eps
+    X = torch.linalg.lstsq(A, B, driver="gelsd").solution
+    assert testing.lstsq_ratio(A, X, B).max() < 10
+    assert testing.lstsq_ratio(A, X * (1 + 1000 * max(m, n) * eps), B).min() > 30
+    vector = testing.lstsq_ratio(A[0], X[0, :, 2], B[0, :, 2])
+    assert vector == testing.lstsq_ratio(A[0], X[0, :, 2:3], B[0, :, 2:3])
+    if m < n:
+        # A solution, but not the smallest.
+        null = torch.linalg.qr(A[0].mH, mode="complete").Q[:, -1:]
+        other = X[0] + 0.1 * X[0].abs().max() * null
+        assert testing.solve_ratio(A[0], other, B[0]) < 30
+        assert testing.lstsq_ratio(A[0], other, B[0]) > 30
+    X[0, -1, -1] = float("nan")
+    assert testing.lstsq_ratio(A, X, B)[0] == np.inf
+    assert testing.lstsq_ratio(A[:, :0], X[1:2] * 0, B[:, :0]).max() == 0
+
+
+def test_lstsq_ratio_of_many_rows() -> None:
+    A = testing.random((10**5, 4), torch.float32)
+    B = A @ torch.ones(4, 1) + testing.random((10**5, 1), torch.float32, seed=1)
+    exact = np.linalg.lstsq(A.double().numpy(), B.double().numpy(), rcond=None)[0]
+    X = exact.astype(np.float32)
+    assert testing.lstsq_ratio(A, X, B) < 1
+    assert testing.lstsq_ratio(A, X * np.float32(1.01), B) > 30
+
+
+def test_lstsq_ratio_by_hand() -> None:
+    A, B = np.array([[3.0], [4.0]]), np.array([[1.0], [1.0]])
+    # x = 7/25; with 1/4 A^T (b - A x) is 7 - 25/4, ||A|| = 5, ||b|| = sqrt(2).
+    ratio = testing.lstsq_ratio(A, np.array([[0.25]], np.float32), B)
+    assert ratio == pytest.approx(0.75 / (2**0.5 * 5 * 2**0.5 * SINGLE_EPS))
+
+
 def test_cholesky_ratio_by_hand() -> None:
     A = np.array([[4.0, 2.0], [2.0, 5.0]])
     L = np.array([[2.0, 0.0], [1.0, 2.5]], np.float32)

@@ -10,7 +10,6 @@ from mpslinalg import testing
 from mpslinalg._bench.cases import (
     BATCHED,
     QUICK,
-    SINGLE,
     Case,
     Family,
     Operation,
@@ -58,8 +57,8 @@ FAMILY = Family(
         Operation("ldl_solve k=1", _ldl_vectors, _ldl_solve, _ldl_solve_ratio),
         Operation("ldl_solve k=n", _ldl_systems, _ldl_solve, _ldl_solve_ratio),
     ),
-    batched=BATCHED,
-    single=SINGLE,
+    batched=(*BATCHED[:5], (4096, 48), *BATCHED[5:]),
+    single=(1024, 4096),
     quick=QUICK,
     stream=Case(
         # Not ldl_factor, which waits for info: that would time the host.

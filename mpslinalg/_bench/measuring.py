@@ -3,18 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
 
 import mpslinalg as LA
 from mpslinalg._bench.cases import Case, Family, Tensors, WrongResult
-from mpslinalg._timing import medians
+from mpslinalg._timing import LONG_S, medians, seconds_of, timings
 
 CPU = torch.device("cpu")
 # Judging one matrix of 4096 takes the host seconds: there torch's result is taken on trust.
 TRUSTED_N = 1024
 CPU_WORK = 6e8  # batch * n^3 real products beyond which torch on the CPU is not waited for
+CPU_TIMINGS = 3
 COPY_BYTES = 2**30
 QUICK = 64  # how much smaller `quick` makes what is streamed
 STREAM_CALLS = 10
@@ -27,6 +29,8 @@ class Cell:
 
     case: Case
     seconds: dict[str, float] = field(default_factory=dict)
+    # Of how many timings they are the median.
+    timings: dict[str, int] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -42,23 +46,40 @@ def measure(case: Case, device: torch.device) -> Cell:
     cell = Cell(case)
 
     def admit(provider: str, library: Any, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """The call to time; none if it fails or its result is wrong."""
+        """The call to time; none if it fails, if its result is wrong, or if one was enough."""
+        results: list[Tensors] = []
+
+        def first() -> None:
+            results.append(case.call(library, inputs))
+
+        # A loop over the matrices of a batch takes seconds. What a library does once, it does for
+        # two matrices; what the kernels do, they may do for each shape.
+        warm = library is not LA and case.batch > 2
         try:
-            result = case.call(library, inputs)
+            if warm:
+                case.call(library, tuple(tensor[:2] for tensor in inputs))
+            took = seconds_of(first, inputs[0].device)
             if provider == "kernels" or case.n <= TRUSTED_N or case.operation.cheap:
-                cell.ratios[provider] = case.judge(inputs, result)
+                cell.ratios[provider] = case.judge(inputs, results[0])
         except (RuntimeError, WrongResult) as error:
             cell.refused[provider] = str(error).partition("\n")[0]
             return {}
+        if warm and took > LONG_S:
+            record({provider: [took]})
+            return {}
         return {provider: partial(case.operation.call, library, *inputs)}
+
+    def record(samples: dict[str, list[float]]) -> None:
+        cell.seconds.update({provider: median(taken) for provider, taken in samples.items()})
+        cell.timings.update({provider: len(taken) for provider, taken in samples.items()})
 
     inputs = case.inputs(device)
     with LA.use("kernels"):
         calls = admit("kernels", LA, inputs) | admit("torch", torch.linalg, inputs)
-        cell.seconds.update(medians(calls, device))
+        record(timings(calls, device))
     if device != CPU and case.work <= CPU_WORK:
         calls = admit("torch cpu", torch.linalg, tuple(tensor.cpu() for tensor in inputs))
-        cell.seconds.update(medians(calls, CPU, minimum=3))
+        record(timings(calls, CPU, minimum=CPU_TIMINGS))
     return cell
 
 

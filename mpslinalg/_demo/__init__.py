@@ -11,11 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from mpslinalg import _doctor
-from mpslinalg._demo import gated_delta, nile, power_grid
+from mpslinalg._demo import gated_delta, longley, nile, power_grid, tides
 from mpslinalg._demo.report import Report
 
 # One module a study.
-CASES = {"power-grid": power_grid.run, "nile": nile.run, "gated-delta": gated_delta.run}
+CASES = {
+    "power-grid": power_grid.run,
+    "nile": nile.run,
+    "longley": longley.run,
+    "tides": tides.run,
+    "gated-delta": gated_delta.run,
+}
 
 
 def _print(report: Report, console: Console) -> None:

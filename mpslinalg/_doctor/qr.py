@@ -1,4 +1,4 @@
-"""QR of square and tall matrices, also with column pivoting."""
+"""QR of square and tall matrices, with column pivoting, and Q of its reflectors."""
 
 import torch
 
@@ -8,14 +8,17 @@ from mpslinalg._doctor.family import Family
 
 
 def _ratios(device: torch.device, dtype: torch.dtype, n: int) -> dict[str, float]:
-    ratios = {}
-    for kind, rows in (("square", n), ("tall", 20 * n)):
-        A = testing.random((2, rows, n), dtype, seed=n).to(device)
-        ratios[kind] = testing.qr_ratio(A, *LA.qr(A)).max()
-        Q, R, P = LA.qr_pivoted(A)
-        permuted = A.gather(-1, P.unsqueeze(-2).expand(A.shape))
-        ratios[f"{kind}, pivoted"] = testing.qr_ratio(permuted, Q, R).max()
-    return ratios
+    A, tall = (testing.random((2, m, n), dtype, seed=n).to(device) for m in (n, 20 * n))
+    factor, tau = LA.geqrf(A)
+    Q = LA.householder_product(factor, tau)
+    pivoted = LA.qr_pivoted(A)
+    permuted = A.gather(-1, pivoted.P.unsqueeze(-2).expand(A.shape))
+    return {
+        "square": testing.qr_ratio(A, *LA.qr(A)).max(),
+        "tall": testing.qr_ratio(tall, *LA.qr(tall)).max(),
+        "pivoted": testing.qr_ratio(permuted, pivoted.Q, pivoted.R).max(),
+        "reflectors": testing.qr_ratio(A, Q, factor.triu()).max(),
+    }
 
 
 FAMILY = Family(sizes=(3, 8, 16, 32, 50), ratios=_ratios)

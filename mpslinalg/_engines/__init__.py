@@ -10,6 +10,7 @@ import torch
 
 from . import cpu, cuda, metal, program, source
 from .engine import Argument, Engine, Launcher
+from .gemm import gemm
 from .source import Buffer, ShaderError
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "checking",
     "empty",
     "flattened",
+    "gemm",
     "kernel",
     "launched",
     "scalar",

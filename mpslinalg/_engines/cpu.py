@@ -28,7 +28,7 @@ from .source import Buffer, Index, ShaderError, Signature, Value
 _COMPILERS = ("c++", "clang++", "g++")
 _COMMON = ("-std=c++17", "-fPIC", "-shared", "-w", "-pthread", "-U_FORTIFY_SOURCE")
 # A checked kernel runs three times on fibers; its compile time weighs more than its speed.
-_CHECKED = ("-O1", "-g1", "-fstack-clash-protection")
+_CHECKED = ("-O1", "-g1", "-fstack-clash-protection", "-march=native", "-ffp-contract=off")
 _PLAIN = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")
 
 _VALUES: dict[str, Any] = {

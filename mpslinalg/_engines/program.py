@@ -8,7 +8,8 @@ on an H200 a factorisation of small matrices takes the host a third of the time 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -86,6 +87,17 @@ class Recording:
     # What is to be found out of a result before it is returned: put off to the end.
     checks: list[tuple[Tensor, Check]] = field(default_factory=list)
     repeatable: bool = True
+    # Whether what torch computes now is noted as a launch.
+    launching: bool = False
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """What torch computes in the block is one of the launches."""
+        self.launching = True
+        try:
+            yield
+        finally:
+            self.launching = False
 
     def finish(self) -> None:
         for tensor, check in self.checks:
@@ -148,7 +160,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recording = recording
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not (func.is_view or func in _ALLOCATIONS):
+        if not (func.is_view or func in _ALLOCATIONS or self._recording.launching):
             self._recording.repeatable = False
         return func(*args, **(kwargs or {}))
 

@@ -162,6 +162,18 @@ def same(a: Any, b: Any) -> bool:
     )
 
 
+@each_kind
+def test_tall_panels(
+    dtype: torch.dtype, hermitian: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows than threads: several at once, and again."""
+    A = random(2, 140, dtype, hermitian)
+    A[1] *= 1 - torch.eye(140)
+    expected = factor(on(device, A), hermitian)
+    monkeypatch.setattr(_ldl_plan, "MAX_THREADS", 32)
+    assert same(factor(on(device, A), hermitian), expected)
+
+
 @each_regime
 @each_kind
 def test_powers_of_two_are_exact(dtype: torch.dtype, hermitian: bool, n: int, device: str) -> None:

@@ -1,0 +1,5 @@
+from . import common
+
+
+class LeastSquares(common.suite("lstsq")):
+    pass
