@@ -24,6 +24,7 @@ from mpslinalg._lu import lu_factor_ex as lu_factor_ex
 from mpslinalg._lu import lu_solve as lu_solve
 from mpslinalg._lu import lu_unpack as lu_unpack
 from mpslinalg._qr import qr as qr
+from mpslinalg._qr_pivoted import qr_pivoted as qr_pivoted
 from mpslinalg._route import use as use
 from mpslinalg._route import which as which
 from mpslinalg._solve import solve as solve

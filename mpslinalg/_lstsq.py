@@ -4,21 +4,34 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.nn.functional import pad
 
-from mpslinalg import _check, _op, _qr_plan, _route
+from mpslinalg import _check, _op, _qr_pivoted_plan, _qr_plan, _route
+from mpslinalg._products import product_op
 from mpslinalg._qr import factor
 from mpslinalg._triangular import solve_operator
-
-DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
+    if name == "gelsy":
+        pivoted = _qr_pivoted_plan.regime(name, dtype, batch, m, n, k)
+        rows = _qr_plan.regime("qr", dtype, batch, n, min(m, n), k)
+        return f"gelsy: {pivoted}, then {rows}, solve_triangular, matmul"
     if _side_by_side(m, n, k):
         return f"gels: {_qr_plan.regime('qr', dtype, batch, m, n + k, k)}, solve_triangular"
     panels = _qr_plan.regime("geqrf", dtype, batch, max(m, n), min(m, n), k)
     return f"gels: {panels}, qr_apply, solve_triangular"
+
+
+def operation(A: Any, driver: str | None) -> str | None:
+    """What routes know the driver by; None for those that only torch has."""
+    if driver in ("gelsd", "gelss"):
+        return None
+    if driver == "gelsy" or (driver is None and not getattr(A, "is_cuda", False)):
+        return "gelsy"
+    return "lstsq"
 
 
 def _side_by_side(m: int, n: int, k: int) -> bool:
@@ -59,6 +72,82 @@ def _solve_differentiably(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]
     return X, _squares(B - A @ X), R.detach().diagonal(dim1=-2, dim2=-1)
 
 
+def _solve_deficient(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor]:
+    """The X of smallest norm, and the rank of A, by a complete orthogonal factorisation.
+
+    A P = Q R and R[:rank]^H = Z T, so X = P Z T^-H (Q^H B)[:rank]. Ranks differ in a batch: rows
+    from the rank on are zero, and T has ones there.
+    """
+    Q, R, P = _qr_pivoted_plan.qr_pivoted_op(A, "reduced")
+    diagonal = R.diagonal(dim1=-2, dim2=-1).abs()
+    first = diagonal[..., :1]
+    # What is not finite is kept, so that it spreads.
+    dropped = (diagonal <= rcond * first) & first.isfinite()
+    beyond = dropped.cumsum(-1) > 0
+    rows = beyond.unsqueeze(-1)
+    Z, T = _qr_plan.qr_op(R.masked_fill(rows, 0).mH, "reduced")
+    T = T + torch.diag_embed(beyond).to(T.dtype)
+    C = product_op(Q.mH, B).masked_fill(rows, 0)
+    X = product_op(Z, solve_operator(T, C, True, False, 2))
+    order = P.long().unsqueeze(-1).expand(X.shape)
+    return X.scatter(-2, order, X), (~beyond).sum(-1)
+
+
+class _MinimumNorm(Function):
+    """X = A^+ B for the pseudo-inverse A^+ of an A that keeps its rank.
+
+    With E = B - A X and N = A^+H X: dX = A^+ (dB - dA X + A^+H dA^H E - A dA^H N) + dA^H N, and
+    backward gB = A^+H gX, gA = E (A^+ gB)^H + N (gX - A^+ A gX)^H - gB X^H.
+
+    Source: Golub, Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares
+    problems whose variables separate" (1973).
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor]:
+        return _solve_deficient(A, B, rcond)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        A, B, ctx.rcond = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(A, B, output[0])
+        ctx.save_for_forward(A, B, output[0])
+
+    @staticmethod
+    def backward(ctx: Any, gX: Tensor, _: Any) -> tuple[Tensor, Tensor, None]:
+        A, B, X = ctx.saved_tensors
+        gB, N = _halves(_minimum_norm(A.mH, torch.cat((gX, X), -1), ctx.rcond)[0])
+        U, V = _halves(_minimum_norm(A, torch.cat((gB, A @ gX), -1), ctx.rcond)[0])
+        return (B - A @ X) @ U.mH + N @ (gX - V).mH - gB @ X.mH, gB, None
+
+    @staticmethod
+    def jvp(ctx: Any, dA: Tensor, dB: Tensor, _: None) -> tuple[Tensor, None]:
+        A, B, X = ctx.saved_tensors
+        D = dA.mH @ (B - A @ X)
+        N, F = _halves(_minimum_norm(A.mH, torch.cat((X, D), -1), ctx.rcond)[0])
+        G = dA.mH @ N
+        return _minimum_norm(A, dB - dA @ X + F - A @ G, ctx.rcond)[0] + G, None
+
+
+_differentiable_minimum_norm = _op.applied(_MinimumNorm)
+
+
+def _minimum_norm(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor]:
+    """The X of smallest norm, differentiable, and the rank."""
+    if not _op.tracked(A, B):
+        return _solve_deficient(A, B, rcond)
+    X, rank = _differentiable_minimum_norm(A, B, rcond)
+    return X, rank
+
+
+def _halves(A: Tensor) -> tuple[Tensor, Tensor]:
+    left, right = A.tensor_split(2, -1)
+    return left, right
+
+
 def _squares(A: Tensor) -> Tensor:
     return (A * A.conj()).real.sum(-2)
 
@@ -66,31 +155,36 @@ def _squares(A: Tensor) -> Tensor:
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
     """Solve a least squares problem: X that minimises ||A X - B||, of all X the smallest.
 
-    Same contract as `torch.linalg.lstsq`. Differences: the kernels are those of driver gels, which
-    is also their default on the CPU; gelsy, gelsd and gelss are torch's, where torch has them. X
-    lies in memory without gaps.
+    Same contract as `torch.linalg.lstsq`. Differences: gelsy runs on CUDA too; gelsd and gelss are
+    torch's, where torch has them. X lies in memory without gaps.
 
     Args:
-        A: (*, m, n) of full rank, float32, float64, complex64 or complex128.
+        A: (*, m, n), float32, float64, complex64 or complex128; of full rank with gels.
         B: (*, m, k), or (*, m) for vectors; batches broadcast.
-        rcond: not used by gels.
-        driver: "gels", "gelsy", "gelsd" or "gelss".
+        rcond: with gelsy rows of R with a diagonal of at most rcond times the first one count as
+            zero; eps max(m, n) by default. Not used by gels.
+        driver: "gels", "gelsy", "gelsd" or "gelss"; by default as in torch gels on CUDA, gelsy
+            elsewhere, on an Apple GPU too.
 
     Returns:
         solution, (*, n, k) or (*, n); residuals (*, k), the squared norms of the columns of
-        B - A X, empty unless m > n; rank and singular_values are empty. Differentiable in A and B.
+        B - A X, with gels where m > n, else empty; rank, int64 of the batch of A, empty with gels;
+        singular_values, empty. Differentiable in A and B; with gelsy as A^+ B for an A that keeps
+        its rank.
 
     Raises:
-        torch.linalg.LinAlgError: R has a zero on its diagonal; names the first such matrix. Reads
-            the device once to know.
+        torch.linalg.LinAlgError: with gels R has a zero on its diagonal; names the first such
+            matrix. Reads the device once to know; gelsy never waits.
         RuntimeError: shapes that do not fit, mixed dtypes, other dtypes, an unknown driver.
 
-    A = Q R, or A^H = Q R where m < n: no normal equations. Sizes: see `qr`.
+    gels: A = Q R, or A^H = Q R where m < n. gelsy: A P = Q R with column pivoting, and R[:rank]^H =
+    Z T. No normal equations. Sizes: see `qr` and `qr_pivoted`.
     ||A^H (B - A X)|| <= c max(m, n) eps ||A|| ||B||: LAPACK's test ratio stays below 30.
 
-    Source: Golub, Van Loan, "Matrix Computations", sections 5.3 and 5.6; LAPACK's gels.
+    Source: Golub, Van Loan, "Matrix Computations", sections 5.3 to 5.6; LAPACK's gels and gelsy.
     """
-    if not _route.kernels("lstsq", A, B) or driver in DRIVERS[1:]:
+    runs = operation(A, driver)
+    if runs is None or not _route.kernels(runs, A, B):
         return torch.linalg.lstsq(A, B, rcond, driver=driver)
     _check.same_device("linalg_lstsq", input=A, other=B)
     vector = isinstance(B, Tensor) and B.dim() > 0 and B.shape == A.shape[:-1]
@@ -98,28 +192,52 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         _check.matrix(A)
         and isinstance(B, Tensor)
         and B.dtype == A.dtype
-        and driver in (None, "gels")
+        and driver in (None, "gels", "gelsy")
+        and isinstance(rcond, (float, int, type(None)))
         and (vector or _fits(A, B))
     ):
         return _check.refuse(torch.linalg.lstsq, A, B, rcond, driver=driver)
-    A, right = _op.broadcast((A, 2), (B.unsqueeze(-1) if vector else B, 2))
+    right = B.unsqueeze(-1) if vector else B
+    X, residuals, rank = (_gels if runs == "lstsq" else _gelsy)(A, right, rcond)
+    none = X.real.new_empty(0).detach()
+    results = (X.squeeze(-1) if vector else X, residuals, rank, none)
+    return torch.return_types.linalg_lstsq(results)  # type: ignore[attr-defined]
+
+
+def _gels(A: Tensor, B: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Solution, residuals and rank as torch returns them."""
+    A, B = _op.broadcast((A, 2), (B, 2))
     m, n = A.shape[-2:]
     if min(m, n) == 0:
-        X = A.new_zeros((*A.shape[:-2], n, right.shape[-1]))
+        X = A.new_zeros((*A.shape[:-2], n, B.shape[-1]))
         residuals = _squares(X[..., :0, :])
     else:
-        X, residuals, diagonal = _solve(A, right)
+        X, residuals, diagonal = _solve(A, B)
         zero = diagonal == 0
         info = torch.where(zero.any(-1), zero.int().argmax(-1) + 1, 0).int()
         _check.errors(info, "torch.linalg.lstsq", is_matrix=A.dim() == 2)
     none = residuals.new_empty(0)
-    results = (
-        X.squeeze(-1) if vector else X,
-        residuals if m > n else none,
-        none.new_empty(0, dtype=torch.int64),
-        none.clone(),
-    )
-    return torch.return_types.linalg_lstsq(results)  # type: ignore[attr-defined]
+    return X, residuals if m > n else none, none.new_empty(0, dtype=torch.int64)
+
+
+def _gelsy(A: Tensor, B: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Solution, no residuals, and rank, as torch returns them."""
+    batch = A.shape[:-2]
+    A, B = _op.broadcast((A, 2), (B, 2))
+    m, n = A.shape[-2:]
+    none = A.real.new_empty(0)
+    if A.numel() == 0:
+        X = A.new_zeros((*A.shape[:-2], n, B.shape[-1]))
+        return X, none, none.new_zeros(batch, dtype=torch.int64)
+    eps = torch.finfo(A.dtype).eps
+    if rcond is None:
+        rcond = eps * max(m, n)
+    # The first row counts unless it is zero, as in LAPACK.
+    X, rank = _minimum_norm(A, B, min(max(rcond, 0.0), 1 - eps))
+    for axis, size in enumerate(batch):
+        # A was expanded here.
+        rank = rank.narrow(axis, 0, size)
+    return X, none, rank
 
 
 def _fits(A: Tensor, B: Tensor) -> bool:

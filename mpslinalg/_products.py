@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
+from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, gemm, kernel, scalar, strides
 
 # Sides of C up to which our product is launched. Beyond, a GEMM's speed outweighs what torch spends
@@ -114,3 +117,17 @@ def copy(X: Tensor, B: Tensor) -> None:
         matrices, X, m, n, *strides(matrices),
         threads=(256 * -(-m // 32), -(-n // 32), batch), group=(256, 1, 1),
     )  # fmt: skip
+
+
+def _product_of_batches(A: Tensor, B: Tensor) -> Tensor:
+    """A B for any batch dimensions, the same for both."""
+    size = math.prod(A.shape[:-2])
+    A3, B3 = (x.resolve_neg().reshape(size, *x.shape[-2:]) for x in (A, B))
+    return product(A3, B3).view(*A.shape[:-1], B.shape[-1])
+
+
+product_op = _op.define(
+    "product(Tensor A, Tensor B) -> Tensor",
+    _product_of_batches,
+    lambda A, B: empty((*A.shape[:-1], B.shape[-1]), A),
+)

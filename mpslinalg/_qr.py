@@ -48,34 +48,21 @@ class _QR(Function):
 
     @staticmethod
     def backward(ctx: Any, gQ: Tensor, gR: Tensor) -> tuple[Tensor, None]:
-        _refuse_derivative(ctx)
+        refuse_derivative(ctx)
         Q, R = ctx.saved_tensors
-        R1, R2 = _split(R)
-        gR1, gR2 = _split(gR)
-        gA2 = Q @ gR2
-        gQ = gQ + Q @ (R2 @ gR2.mH)
-        M = gR1 @ R1.mH - Q.mH @ gQ
-        H = _hermitian(M)
-        gA1 = solve_operator(R1, (gQ + Q @ H).mH, True, False, 0).mH
-        return torch.cat((gA1, gA2), -1), None
+        return pull_back(Q, R, gQ, gR), None
 
     @staticmethod
     def jvp(ctx: Any, dA: Tensor, _: None) -> tuple[Tensor, Tensor]:
-        _refuse_derivative(ctx)
+        refuse_derivative(ctx)
         Q, R = ctx.saved_tensors
-        R1, R2 = _split(R)
-        dA1, dA2 = dA.tensor_split((R1.shape[-1],), -1)
-        scaled = solve_operator(R1, dA1.mH, True, False, 2).mH
-        C = Q.mH @ scaled
-        P = _phi(C)
-        dR2 = Q.mH @ dA2 - (C - P) @ R2
-        return scaled - Q @ P, torch.cat((P @ R1, dR2), -1)
+        return push_forward(Q, R, dA)
 
 
 _differentiable_factor = _op.applied(_QR)
 
 
-def _refuse_derivative(ctx: Any) -> None:
+def refuse_derivative(ctx: Any) -> None:
     if ctx.mode == "r":
         raise RuntimeError(
             "The derivative of linalg.qr depends on Q, which is not computed when mode='r'. "
@@ -86,6 +73,29 @@ def _refuse_derivative(ctx: Any) -> None:
         raise RuntimeError(
             "The QR decomposition is not differentiable when mode='complete' and nrows > ncols."
         )
+
+
+def pull_back(Q: Tensor, R: Tensor, gQ: Tensor, gR: Tensor) -> Tensor:
+    """The gradient of A from those of Q and R."""
+    R1, R2 = _split(R)
+    gR1, gR2 = _split(gR)
+    gA2 = Q @ gR2
+    gQ = gQ + Q @ (R2 @ gR2.mH)
+    M = gR1 @ R1.mH - Q.mH @ gQ
+    H = _hermitian(M)
+    gA1 = solve_operator(R1, (gQ + Q @ H).mH, True, False, 0).mH
+    return torch.cat((gA1, gA2), -1)
+
+
+def push_forward(Q: Tensor, R: Tensor, dA: Tensor) -> tuple[Tensor, Tensor]:
+    """The tangents of Q and R from that of A."""
+    R1, R2 = _split(R)
+    dA1, dA2 = dA.tensor_split((R1.shape[-1],), -1)
+    scaled = solve_operator(R1, dA1.mH, True, False, 2).mH
+    C = Q.mH @ scaled
+    P = _phi(C)
+    dR2 = Q.mH @ dA2 - (C - P) @ R2
+    return scaled - Q @ P, torch.cat((P @ R1, dR2), -1)
 
 
 def _split(R: Tensor) -> tuple[Tensor, Tensor]:

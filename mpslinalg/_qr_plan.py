@@ -43,7 +43,7 @@ def _rows(dtype: torch.dtype) -> int:
     return MAX_ROWS if dtype.itemsize <= 8 else MAX_ROWS // 8
 
 
-def _sides(m: int, n: int, mode: str) -> tuple[int, int]:
+def sides(m: int, n: int, mode: str) -> tuple[int, int]:
     """Columns of Q and rows of R."""
     k = m if mode == "complete" else min(m, n)
     return 0 if mode == "r" else k, k
@@ -58,7 +58,7 @@ def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
             _identity(flattened(Q))
         return Q, R
     matrices = flattened(A)
-    columns, rows = _sides(m, n, mode)
+    columns, rows = sides(m, n, mode)
     if max(m, n) <= WIDTH:
         _simd(matrices, Q if columns else empty((1,), A), R, columns, rows)
     elif n <= WIDTH and rows == n:
@@ -76,7 +76,7 @@ def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
 
 def _qr_fake(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
     *batch, m, n = A.shape
-    columns, rows = _sides(m, n, mode)
+    columns, rows = sides(m, n, mode)
     Q = empty((0,) if mode == "r" else (*batch, m, columns), A)
     return Q, empty((*batch, rows, n), A)
 
@@ -281,13 +281,18 @@ def _reflectors(A: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first columns of H_0 H_1 ..., as many as A has."""
     Q = empty(A.shape, A)
+    multiply_reflectors(A, tau, Q)
+    return Q
+
+
+def multiply_reflectors(A: Tensor, tau: Tensor, Q: Tensor) -> None:
+    """Q := the first columns of H_0 H_1 ..., as many as it has."""
     if Q.numel() == 0:
-        return Q
+        return
     if tau.shape[-1] == 0:
         _identity(flattened(Q))
     else:
         _form(*_reflectors(A, tau), tau.shape[-1], flattened(Q))
-    return Q
 
 
 def ormqr(A: Tensor, tau: Tensor, C: Tensor, left: bool, adjoint: bool) -> Tensor:

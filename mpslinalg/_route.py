@@ -34,6 +34,9 @@ CUDA_NOT_MEASURED = frozenset(
 )
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
+# Torch has nothing like these: on the CPU, and on CUDA, where its lstsq knows gels alone.
+CPU_LACKS = frozenset(("qr_pivoted",))
+CUDA_LACKS = frozenset(("qr_pivoted", "gelsy"))
 
 
 class _Mode(threading.local):
@@ -101,7 +104,11 @@ def kernels(name: str, A: Tensor, B: Tensor | None = None, pivot: bool = True) -
     # The CPU comes first and pays for nothing else: this is all that auto adds to torch.linalg.
     if getattr(A, "is_cpu", True):
         # torch has no LU without pivoting on the CPU.
-        return not pivot or (name == "inv" and isinstance(A, Tensor) and _many_tiny(A))
+        return (
+            not pivot
+            or (name == "inv" and isinstance(A, Tensor) and _many_tiny(A))
+            or (name in CPU_LACKS and isinstance(A, Tensor))
+        )
     shape = A.shape
     if len(shape) < 2:
         return False
@@ -119,7 +126,7 @@ def kernels_win(
     name: str, device: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int
 ) -> bool:
     """Whether kernels are what `auto` runs for a batch of m x n matrices and k right-hand sides."""
-    if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS):
+    if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS | CUDA_LACKS):
         return True
     loses = dtype.is_complex and (
         (name == "solve_triangular" and k in CUDA_LOSING_SIDES and n in CUDA_LOSING_TRIANGLES)
@@ -157,7 +164,14 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     if not isinstance(A, Tensor) or A.dim() < 2 or A.dtype not in dtypes:
         return f"{name}: raises torch's error: no matrix of {', '.join(sorted(map(str, dtypes)))}"
     device = A.device.type
-    if not kernels(function.__name__, A, B, given.arguments.get("pivot", True)):
+    operation, driver = function.__name__, given.arguments.get("driver")
+    # A module whose functions take a driver says what routes know it by.
+    operation_of = getattr(module, "operation", None)
+    if operation_of is not None:
+        operation = operation_of(A, driver)
+    if operation is None:
+        return f"{name}: torch.linalg on {device}: the kernels have no driver {driver!r}"
+    if not kernels(operation, A, B, given.arguments.get("pivot", True)):
         if mode.name == "torch":
             return f"{name}: torch.linalg on {device}: use('torch')"
         reason = "measured faster here" if device in ENGINES else "no engine for this device"
@@ -167,6 +181,6 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     k = 1 if B is None or B.dim() < A.dim() else B.shape[columns]
     size = " x ".join(map(str, (*batch, m, n)))
     dtype = str(A.dtype).removeprefix("torch.")
-    kernel = regime(function.__name__, A.dtype, math.prod(batch), m, n, k)
+    kernel = regime(operation, A.dtype, math.prod(batch), m, n, k)
     engine = ENGINES[device].name + " engine" if device in ENGINES else f"no engine for {device}"
     return f"{name}: kernels ({engine}): {size} {dtype}, {kernel}"

@@ -159,3 +159,10 @@ def gels(A: Tensor, B: Tensor) -> Array:
         _, solution, _ = routine(a[i], padded)
         X[i] = solution[:n]
     return X
+
+
+def qr_pivoted(A: Tensor, mode: str = "reduced") -> tuple[Array, Array, Array]:
+    """Q, R and the order of the columns of one matrix."""
+    kind: Any = "full" if mode == "complete" else "economic"
+    Q, R, P = scipy.linalg.qr(A.numpy(force=True), mode=kind, pivoting=True)
+    return Q, R, P

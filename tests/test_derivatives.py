@@ -76,6 +76,12 @@ def ldl_solve(hermitian: bool) -> Callable[..., Any]:
     return function
 
 
+def gelsy_deficient(L: Tensor, R: Tensor, B: Tensor) -> Tensor:
+    """Of a matrix of rank 2, whatever L and R are."""
+    solution: Tensor = LA.lstsq(L @ R, B, 1e-8, driver="gelsy").solution
+    return solution
+
+
 CASES = [
     Case("cholesky", lambda A: LA.cholesky(definite(A)), ((3, 3),)),
     Case("cholesky_upper", lambda A: LA.cholesky_ex(definite(A), upper=True).L, ((2, 3, 3),)),
@@ -107,11 +113,16 @@ CASES = [
     Case("ldl_solve_hermitian", ldl_solve(True), ((2, 3, 2),)),
     Case("householder_product", LA.householder_product, ((4, 3), (3,))),
     Case("ormqr", lambda A, t, C: LA.ormqr(A, t, C, False, True), ((3, 3), (3,), (2, 3))),
-    Case("lstsq", lambda A, B: LA.lstsq(A, B)[:2], ((2, 4, 3), (2, 4, 2))),
-    Case("lstsq_wide", lambda A, B: LA.lstsq(A, B).solution, ((2, 4), (2,))),
+    Case("lstsq", lambda A, B: LA.lstsq(A, B, driver="gels")[:2], ((2, 4, 3), (2, 4, 2))),
+    Case("lstsq_wide", lambda A, B: LA.lstsq(A, B, driver="gels").solution, ((2, 4), (2,))),
+    Case("gelsy", lambda A, B: LA.lstsq(A, B, driver="gelsy").solution, ((2, 4, 3), (2, 4, 2))),
+    Case("gelsy_wide", lambda A, B: LA.lstsq(A, B, driver="gelsy").solution, ((2, 4), (2,))),
+    Case("gelsy_deficient", gelsy_deficient, ((4, 2), (2, 3), (4, 2))),
     Case("qr", LA.qr, ((3, 3),)),
     Case("qr_tall", LA.qr, ((2, 4, 3),)),
     Case("qr_wide", lambda A: LA.qr(A, mode="complete"), ((2, 4),)),
+    Case("qr_pivoted", lambda A: LA.qr_pivoted(A)[:2], ((2, 4, 3),)),
+    Case("qr_pivoted_wide", lambda A: LA.qr_pivoted(A, "complete")[:2], ((2, 4),)),
     Case("triangular_lower", triangular(False, False, 0), ((3, 3), (3, 2))),
     Case("triangular_unit_transpose", triangular(False, True, 1), ((3, 3), (3, 2))),
     Case("triangular_upper_adjoint", triangular(True, False, 2), ((3, 3), (3, 2))),
@@ -131,7 +142,9 @@ COMPILED = [
         "cholesky_inverse",
         "householder_product",
         "lstsq",
+        "gelsy",
         "ormqr",
+        "qr_pivoted",
         "qr_tall",
         "qr_wide",
         "lu_factor",
@@ -334,6 +347,8 @@ def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
         "lu_unpack": [(LU, P, True, True), (LU, P, False, True), (LU, P, True, False)],
         "ldl_factor": [(A, False), (A.to(torch.complex64).mH, True)],
         "ldl_solve": [(A, P, B, False), (A.to(torch.complex64), -P, B.to(torch.complex64), True)],
+        "product": [(A, B), (wide.mH, wide)],
+        "qr_pivoted": [(A, "reduced"), (wide.mH, "complete"), (wide, "r")],
         "qr": [(A, "reduced"), (wide.mH, "complete"), (wide, "r")],
         "geqrf": [(A,), (wide,)],
         "householder_product": [(A, B[..., 0]), (wide.mH, wide[:, 0])],

@@ -17,6 +17,7 @@ from tests.inputs import DOUBLES, SINGLES, name, on
 pytestmark = pytest.mark.usefixtures("kernels")
 
 SIZES = ((1, 1), (4, 4), (5, 3), (3, 5), (50, 30), (35, 40))
+each_driver = pytest.mark.parametrize("driver", ["gels", "gelsy"])
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 
 
@@ -75,7 +76,7 @@ def test_gels(dtype: torch.dtype, size: tuple[int, int], columns: int, device: s
     # A consistent system.
     B = testing.random((6, m, columns), dtype, seed=1)
     B[3] = A[3] @ testing.random((n, columns), dtype, seed=2)
-    result = LA.lstsq(on(device, A), on(device, B))
+    result = LA.lstsq(on(device, A), on(device, B), driver="gels")
     X = result.solution
     assert X.shape == (6, n, columns)
     ours, theirs = ratio(A, X, B), ratio(A, gels(A, B), B)
@@ -90,26 +91,174 @@ def test_gels(dtype: torch.dtype, size: tuple[int, int], columns: int, device: s
         assert result.residuals.shape == (0,)
 
 
+def families(m: int, n: int, dtype: torch.dtype) -> tuple[Tensor, list[int]]:
+    """LAPACK's 6 families for least squares (xDRVLS) and their ranks: full and 3 min(m, n) / 4,
+    each plain, scaled up and scaled down."""
+    k = min(m, n)
+    full = testing.random((m, n), torch.complex128 if dtype.is_complex else torch.float64)
+    # xQRT13: a diagonal that weighs as much as its column.
+    diagonal = full.diagonal()
+    diagonal += diagonal.sgn() * full.abs().sum(0)[:k]
+    # xQRT15: singular values from 0.1 to 1.
+    rank = max(3 * k // 4, 1)
+    values = torch.linspace(1, 0.1, rank) if rank > 1 else torch.ones(1)
+    U, V = (orthonormal(testing.random((side, rank), full.dtype, seed=side)) for side in (m, n))
+    deficient = U * values @ V.mH
+    scales = (1.0, 2.0**100, 2.0**-100)
+    A = torch.stack([X * scale for X in (full, deficient) for scale in scales])
+    return A.to(dtype), [k] * 3 + [rank] * 3
+
+
+def orthonormal(A: Tensor) -> Tensor:
+    return torch.from_numpy(np.linalg.qr(A.numpy())[0])
+
+
+def scipys_gelsy(A: Tensor, B: Tensor, rcond: float) -> tuple[NDArray[Any], list[int]]:
+    """LAPACK's solutions and ranks; torch passes it an order of columns that nobody set."""
+    results = [
+        scipy.linalg.lstsq(a, b, cond=rcond, lapack_driver="gelsy")
+        for a, b in zip(A.numpy(), B.numpy(), strict=True)
+    ]
+    return np.stack([X for X, *_ in results]), [int(rank) for _, _, rank, _ in results]
+
+
+def gelsy_ratio(A: Tensor, ranks: list[int], X: Any, B: Tensor) -> NDArray[Any]:
+    """Of each matrix the largest of xQRT17, ||A^H (B - A X)|| / (||A|| ||B|| max(m, n, k) eps), and
+    xQRT14, how far X is from the rows of A, / (||X|| max(m, n) eps).
+    """
+    eps = torch.finfo(A.dtype).eps / 2
+    m, n = A.shape[-2:]
+    found = []
+    for a, rank, x, b in zip(double(A), ranks, double(X), double(B), strict=True):
+        scale = norm(a)
+        a = a / scale
+        residual = norm(a.conj().T @ (b - a @ (x * scale)))
+        rows = np.linalg.svd(a, full_matrices=False)[2][:rank]
+        outside = norm(x - rows.conj().T @ (rows @ x))
+        found.append(
+            max(
+                residual / (norm(b) * max(m, n, b.shape[-1]) * eps),
+                outside / (norm(x) * max(m, n) * eps),
+            )
+        )
+    return np.array(found)
+
+
+@pytest.mark.parametrize("columns", [1, 15])
+@pytest.mark.parametrize("size", SIZES, ids=name)
+@each_dtype
+def test_gelsy(dtype: torch.dtype, size: tuple[int, int], columns: int, device: str) -> None:
+    m, n = size
+    A, ranks = families(m, n, dtype)
+    # Every other one has a consistent system.
+    B = testing.random((6, m, columns), dtype, seed=1)
+    B[::2] = A[::2] @ testing.random((n, columns), dtype, seed=2)
+    result = LA.lstsq(on(device, A), on(device, B), driver="gelsy")
+    X = result.solution
+    assert X.shape == (6, n, columns)
+    assert result.rank.tolist() == ranks
+    assert result.rank.dtype == torch.int64
+    assert result.residuals.shape == result.singular_values.shape == (0,)
+    rcond = torch.finfo(dtype).eps * max(m, n)
+    ours = gelsy_ratio(A, ranks, X, B)
+    X_scipy, scipys_ranks = scipys_gelsy(A, B, rcond)
+    assert scipys_ranks == ranks
+    theirs = gelsy_ratio(A, ranks, X_scipy, B)
+    compare(ours.max(), theirs.max())
+    for i in (1, 5):
+        alone = LA.lstsq(on(device, A[i]), on(device, B[i]), driver="gelsy")
+        assert torch.equal(alone.rank, result.rank[i])
+        torch.testing.assert_close(alone.solution, X[i], rtol=1e-4, atol=1e-5 * X[i].abs().max())
+
+
+@each_dtype
+def test_gels_of_the_families(dtype: torch.dtype, device: str) -> None:
+    for m, n in ((20, 12), (12, 20), (40, 40)):
+        A = families(m, n, dtype)[0][:3]
+        B = A @ testing.random((3, n, 2), dtype, seed=2)
+        X = LA.lstsq(on(device, A), on(device, B), driver="gels").solution
+        compare(ratio(A, X, B).max(), ratio(A, gels(A, B), B).max())
+
+
+@pytest.mark.parametrize("rcond", [None, 0.0, 1e-3, 0.5, 2])
+@pytest.mark.parametrize("dtype", SINGLES, ids=name)
+def test_rank_by_rcond_is_lapacks(dtype: torch.dtype, rcond: float | None, device: str) -> None:
+    values = torch.tensor([1.0, 0.3, 0.05, 1e-4, 1e-6])
+    U = orthonormal(testing.random((8, 5), torch.complex128 if dtype.is_complex else torch.float64))
+    V = orthonormal(testing.random((5, 5), U.dtype, seed=1))
+    A = torch.stack((U * values @ V.mH, U * values.flip(0) @ V.mH)).to(dtype)
+    B = testing.random((2, 8, 1), dtype)
+    got = LA.lstsq(on(device, A), on(device, B), rcond, driver="gelsy")
+    if rcond is None:
+        rcond = torch.finfo(dtype).eps * 8
+    X, ranks = scipys_gelsy(A, B, rcond)
+    assert got.rank.tolist() == ranks
+    # Beyond a condition of 1e6 single precision has no digits to compare.
+    if max(ranks) < 5:
+        np.testing.assert_allclose(double(got.solution), X, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_not_finite_or_zero(device: str) -> None:
+    A, B = testing.random((5, 6, 4), torch.float32), torch.ones(5, 6, 1)
+    good = LA.lstsq(on(device, A), on(device, B), driver="gelsy")
+    A[1] = 0
+    A[2, 3, 2] = torch.nan
+    A[4, 3, 2] = torch.inf
+    bad = LA.lstsq(on(device, A), on(device, B), driver="gelsy")
+    assert torch.equal(bad.solution[[0, 3]], good.solution[[0, 3]])
+    assert not bad.solution[1].any()
+    assert bad.rank.tolist() == [4, 0, 4, 4, 4]
+    assert bad.solution[[2, 4]].isnan().all()
+
+
+def test_gelsy_within_autocast(device: str) -> None:
+    A, B = (on(device, testing.random((20, k), torch.float32)) for k in (8, 2))
+    expected = LA.lstsq(A, B, driver="gelsy").solution
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert torch.equal(LA.lstsq(A, B, driver="gelsy").solution, expected)
+
+
+def test_the_default_is_torchs(device: str) -> None:
+    A, B = testing.random((5, 3), torch.float32), torch.ones(5, 1)
+    got = LA.lstsq(on(device, A), on(device, B))
+    assert got.rank.shape == ((0,) if device == "cuda" else ())
+    for given, expected in (
+        ("gels", "gels: qr_simd, solve_triangular"),
+        ("gelsy", "gelsy: qr_pivoted_simd, then qr_simd, solve_triangular"),
+        (None, "gels: " if device == "cuda" else "gelsy: "),
+    ):
+        assert expected in LA.which("lstsq", on(device, A), B, driver=given)
+    with LA.use("torch"):
+        assert LA.which("lstsq", A, B, driver="gelsy").startswith("lstsq: torch.linalg on cpu")
+
+
+@each_driver
 @pytest.mark.parametrize("size", [(5, 3), (3, 5)], ids=name)
 @pytest.mark.parametrize("dtype", [*SINGLES, *DOUBLES], ids=name)
-def test_vectors_and_broadcasts(dtype: torch.dtype, size: tuple[int, int], device: str) -> None:
+def test_vectors_and_broadcasts(
+    dtype: torch.dtype, size: tuple[int, int], driver: str, device: str
+) -> None:
     m, n = size
     A = testing.random((2, 1, m, n), dtype)
     for B in (testing.random((1, 3, m, 2), dtype), testing.random((2, 3, m, 1), dtype)):
-        got, expected = LA.lstsq(on(device, A), on(device, B)), torch.linalg.lstsq(A, B)
+        got = LA.lstsq(on(device, A), on(device, B), driver=driver)
+        expected = torch.linalg.lstsq(A, B, driver=driver)
+        assert torch.equal(got.rank.cpu(), expected.rank)
         torch.testing.assert_close(got.solution.cpu(), expected.solution, rtol=1e-4, atol=1e-5)
     for a, b in ((A[0, 0], B[0, 0, :, 0]), (A, B[:, :1, :, 0])):
-        got = LA.lstsq(on(device, a), on(device, b))
-        expected = torch.linalg.lstsq(a, b, driver="gels")
+        got = LA.lstsq(on(device, a), on(device, b), driver=driver)
+        expected = torch.linalg.lstsq(a, b, driver=driver)
+        assert got.rank.shape == expected.rank.shape
         assert got.residuals.shape == expected.residuals.shape
         torch.testing.assert_close(got.solution.cpu(), expected.solution, rtol=1e-4, atol=1e-5)
 
 
+@each_driver
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 3), (0, 3, 2), (0, 0)], ids=name)
-def test_empty(shape: tuple[int, ...], device: str) -> None:
+def test_empty(shape: tuple[int, ...], driver: str, device: str) -> None:
     A, B = torch.empty(shape), torch.ones(*shape[:-1], 2)
-    got = LA.lstsq(on(device, A), on(device, B), driver="gels")
-    expected = torch.linalg.lstsq(A, B, driver="gels")
+    got = LA.lstsq(on(device, A), on(device, B), driver=driver)
+    expected = torch.linalg.lstsq(A, B, driver=driver)
     for ours, theirs in zip(got, expected, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         assert torch.equal(ours.cpu(), theirs)
@@ -140,9 +289,10 @@ def test_a_rank_deficient_matrix_is_refused(shape: tuple[int, int], device: str)
         (torch.ones(2, 5, 3), torch.ones(3, 5, 1), {}),
         (torch.ones(5, 3), torch.ones(5, 2), {"driver": "qr"}),
         (torch.ones(5, 3), None, {}),
+        (torch.ones(5, 3), torch.ones(4, 2), {"driver": "gelsy"}),
     ],
 )
-def test_bad_input(A: Tensor, B: Any, options: dict[str, str], device: str) -> None:
+def test_bad_input(A: Tensor, B: Any, options: dict[str, Any], device: str) -> None:
     def error(function: Any, *args: Any) -> tuple[type, str]:
         with pytest.raises((RuntimeError, TypeError)) as caught:
             function(*args, **options)
@@ -152,8 +302,10 @@ def test_bad_input(A: Tensor, B: Any, options: dict[str, str], device: str) -> N
     assert error(LA.lstsq, *given) == error(torch.linalg.lstsq, A, B)
 
 
-@pytest.mark.parametrize("driver", ["gelsy", "gelsd", "gelss"])
+@pytest.mark.parametrize("driver", ["gelsd", "gelss"])
 def test_other_drivers_are_torchs(driver: str) -> None:
+    words = f"lstsq: torch.linalg on cpu: the kernels have no driver '{driver}'"
+    assert LA.which("lstsq", torch.ones(3, 3), torch.ones(3), driver=driver) == words
     A, B = testing.random((5, 3), torch.float32), testing.random((5, 2), torch.float32)
     for ours, theirs in zip(
         LA.lstsq(A, B, driver=driver), torch.linalg.lstsq(A, B, driver=driver), strict=True

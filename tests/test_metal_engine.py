@@ -302,6 +302,7 @@ RECTANGULAR: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "geqrf": lambda A, B: LA.geqrf(A),
     "qr": lambda A, B: LA.qr(A),
     "qr_complete": lambda A, B: LA.qr(A, mode="complete"),
+    "qr_pivoted": lambda A, B: LA.qr_pivoted(A),
     "qr_r": lambda A, B: LA.qr(A, mode="r"),
 }
 SQUARE: dict[str, Callable[[Tensor, Tensor], Any]] = {
@@ -316,6 +317,7 @@ SQUARE: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "inv": lambda A, B: LA.inv(A),
     "householder_product": lambda A, B: LA.householder_product(A, A[..., 0].contiguous()),
     "ormqr_right": lambda A, B: LA.ormqr(A, A[..., 0].contiguous(), B.mT, left=False),
+    "lstsq_gelsy": lambda A, B: LA.lstsq(A, B, driver="gelsy"),
     "inv_ex": lambda A, B: LA.inv_ex(A),
     "cholesky": lambda A, B: LA.cholesky(definite(A)),
     "cholesky_ex_upper": lambda A, B: LA.cholesky_ex(definite(A), upper=True),

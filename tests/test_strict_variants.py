@@ -24,6 +24,7 @@ from mpslinalg import (
     _ldl_plan,
     _lu_plan,
     _products,
+    _qr_pivoted_plan,
     _qr_plan,
     _solve_plan,
     _triangular_plan,
@@ -155,6 +156,7 @@ def run_qr(dtype: torch.dtype) -> None:
     for shape in ((3, 4), (5, 8), (16, 9), (32, 20), (200, 20), (600, 8), (40, 70), (600, 40)):
         for mode in ("reduced", "complete", "r"):
             _qr_plan.qr(torch.zeros(2, *shape, dtype=dtype), mode)
+            _qr_pivoted_plan.qr_pivoted(torch.zeros(2, *shape, dtype=dtype), mode)
     A, tau = torch.zeros(2, 70, 40, dtype=dtype), torch.zeros(2, 40, dtype=dtype)
     _qr_plan.geqrf(A)
     _qr_plan.householder_product(A, tau)
