@@ -305,6 +305,71 @@ inline int read_panel(
   return exponent;
 }
 
+// The columns of Q of a block of `height` rows from what reduce_columns left, to a column-major
+// matrix whose columns are m apart: Q = I - V M with M = T V1^H, V1 being the top of V.
+template <typename T>
+inline void write_columns(
+    thread T (&a)[ROWS],
+    T tau,
+    uint steps,
+    uint height,
+    uint n,
+    device T* to,
+    uint m,
+    uint simd,
+    uint lane,
+    threadgroup const T* packed,
+    threadgroup T* tile,
+    threadgroup T* shared) {
+  T x[32];
+  if (simd == 0) {
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) {
+      const T below = k < lane ? conj(tile[lane * 33 + k]) : zero<T>();
+      x[k] = lane < steps ? (k == lane ? one<T>() : below) : zero<T>();
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+      const uint row = (uint(i) + steps) % uint(ROWS);
+      if (row < steps && row > lane) a[i] = tile[row * 33 + lane];
+      if (row < steps && row == lane) a[i] = one<T>();
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (simd == 0) {
+    multiply_factor<T>(x, tau, steps, lane, packed, tile);
+#pragma unroll
+    for (uint k = 0; k < 32; ++k) tile[lane * 33 + k] = x[k];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  threadgroup T* four = shared + simd * 128;
+#pragma unroll(1)
+  for (uint i = 0; i < uint(ROWS); i += 4) {
+    const uint top = (i + steps) % uint(ROWS);
+    T sum[4];
+#pragma unroll
+    for (uint k = 0; k < 4; ++k) {
+      four[k * 32 + lane] = a[k];
+      sum[k] = simd == 0 && (top + k) % uint(ROWS) == lane ? one<T>() : zero<T>();
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(8)
+    for (uint k = 0; k < 32; ++k) {
+      const T entry = tile[lane * 33 + k];
+#pragma unroll
+      for (uint l = 0; l < 4; ++l) sum[l] = mul_sub(sum[l], four[l * 32 + k], entry);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (uint k = 0; k < 4; ++k) four[k * 32 + lane] = sum[k];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    write_rows<T>(four, to, simd, top, 0, height, n, m, lane);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (int k = 0; k < ROWS - 4; ++k) a[k] = a[k + 4];
+  }
+}
+
 // Q and R of blocks of at most 32 columns, a threadgroup a block of `rows` rows, of which the last
 // may have fewer. R of all blocks stand below one another. With q_wanted = 0 there is no Q.
 template <typename T>
@@ -352,55 +417,10 @@ template <typename T>
           filled ? scale(tile[lane * 33 + j], column_exponent) : zero<T>();
     }
   }
-  if (q_wanted == 0) return;
-  // Q = I - V M with M = T V1^H, V1 being the top of V.
-  T x[32];
-  if (simd == 0) {
-#pragma unroll
-    for (uint k = 0; k < 32; ++k) {
-      const T below = k < lane ? conj(tile[lane * 33 + k]) : zero<T>();
-      x[k] = lane < steps ? (k == lane ? one<T>() : below) : zero<T>();
-    }
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-      const uint row = (uint(i) + steps) % uint(ROWS);
-      if (row < steps && row > lane) a[i] = tile[row * 33 + lane];
-      if (row < steps && row == lane) a[i] = one<T>();
-    }
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (simd == 0) {
-    multiply_factor<T>(x, tau, steps, lane, packed, tile);
-#pragma unroll
-    for (uint k = 0; k < 32; ++k) tile[lane * 33 + k] = x[k];
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  device T* to = Q + ulong(group.y) * m * n + begin;
-  threadgroup T* four = shared + simd * 128;
-#pragma unroll(1)
-  for (uint i = 0; i < uint(ROWS); i += 4) {
-    const uint top = (i + steps) % uint(ROWS);
-    T sum[4];
-#pragma unroll
-    for (uint k = 0; k < 4; ++k) {
-      four[k * 32 + lane] = a[k];
-      sum[k] = simd == 0 && (top + k) % uint(ROWS) == lane ? one<T>() : zero<T>();
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll(8)
-    for (uint k = 0; k < 32; ++k) {
-      const T entry = tile[lane * 33 + k];
-#pragma unroll
-      for (uint l = 0; l < 4; ++l) sum[l] = mul_sub(sum[l], four[l * 32 + k], entry);
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-    for (uint k = 0; k < 4; ++k) four[k * 32 + lane] = sum[k];
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    write_rows<T>(four, to, simd, top, 0, height, n, m, lane);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-    for (int k = 0; k < ROWS - 4; ++k) a[k] = a[k + 4];
+  if (q_wanted != 0) {
+    write_columns<T>(
+        a, tau, steps, height, n, Q + ulong(group.y) * m * n + begin, m, simd, lane, packed, tile,
+        shared);
   }
 }
 
@@ -639,14 +659,15 @@ template <typename T>
       if (l < width) V[begin + ulong(l) * height] = x[l];
     }
   }
-  if (expanded != 2) return;
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (walker == 0) {
+  if (expanded == 2) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (walker == 0) {
 #pragma unroll
-    for (uint j = 0; j < WIDTH; ++j) u[lane * 32 + j] = conj(t[j]);
+      for (uint j = 0; j < WIDTH; ++j) u[lane * 32 + j] = conj(t[j]);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (row < height) write_product<T>(x, u, VT + begin, height, width);
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (row < height) write_product<T>(x, u, VT + begin, height, width);
 }
 
 // The rows of a block's V or of C that meet at once, and the entries of a tile of them.

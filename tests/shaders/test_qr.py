@@ -139,11 +139,15 @@ def test_strides(dtype: torch.dtype, shape: tuple[int, int], view: str, device: 
     assert torch.equal(R_view, R)
 
 
+@pytest.mark.parametrize("product", [0, _qr_plan.PRODUCT], ids=["gemm", "kernels"])
 @each_dtype
-def test_tall_panels(dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tall_panels(
+    dtype: torch.dtype, product: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks of rows factored apart, to three levels, and the reflectors made of the result."""
     monkeypatch.setattr(_qr_plan, "MAX_ROWS", 64)
-    for m, n in ((65, 1), (180, 30), (129, 40)):
+    monkeypatch.setattr(_qr_plan, "PRODUCT", product)
+    for m, n in ((65, 1), (180, 30), (129, 40), (300, 70)):
         # Nearly diagonal, so that only the right signs give pivots; and of low rank.
         A = full_rank(m, n, dtype)[[0, 4, 5]]
         A[0] += 1e-3 * testing.random((m, n), dtype)
