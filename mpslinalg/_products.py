@@ -21,19 +21,23 @@ def product_name(m: int, n: int) -> str:
     return "products" if max(m, n) <= PRODUCT or n <= FEW else "matmul"
 
 
-def subtract_product(C: Tensor, A: Tensor, B: Tensor, D: Tensor | None = None) -> None:
-    """C := D - A B for batches of strided matrices, in full float32 precision; D is C if not given.
+def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
+    """C := C - A B by torch's GEMM, for batches of strided matrices, in full float32 precision."""
+    if C.numel() != 0 and A.shape[-1] != 0:
+        gemm(C, C, A, B, 1, -1)
 
-    Columns of C lie along memory, and no entry of C is one of the others.
+
+def difference(C: Tensor, D: Tensor, A: Tensor, B: Tensor) -> None:
+    """C := D - A B for batches of strided matrices, in full float32 precision.
+
+    Columns of C lie along memory, and C shares none with the others. B is no lazy conjugate.
     """
-    if C.numel() == 0 or (A.shape[-1] == 0 and D is None):
+    if C.numel() == 0:
         return
-    alone = _memory(C) not in (_memory(A), _memory(B))
-    few = D is not None and C.shape[-1] <= FEW
-    if (few or max(C.shape[-2:]) <= PRODUCT) and alone and not B.is_conj():
-        _launch(C, A, B, D)
+    if C.shape[-1] <= FEW or max(C.shape[-2:]) <= PRODUCT:
+        _launch(C, D, A, B)
     else:
-        gemm(C, C if D is None else D, A, B, 1, -1)
+        gemm(C, D, A, B, 1, -1)
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
@@ -43,32 +47,25 @@ def product(A: Tensor, B: Tensor) -> Tensor:
     return C
 
 
-def _memory(matrices: Tensor) -> int:
-    return matrices.untyped_storage().data_ptr()
-
-
-def _launch(C: Tensor, A: Tensor, B: Tensor, D: Tensor | None) -> None:
+def _launch(C: Tensor, D: Tensor, A: Tensor, B: Tensor) -> None:
     batch, m, n = C.shape
     conjugated = A.is_conj()
     if conjugated:
         A = A.conj()
     c_batch, c_row, c_column = C.stride()
     assert c_row == 1 or m == 1
-    given = [A, B] if D is None else [A, B, D]
-    layout = [stride for matrices in given for stride in strides(matrices)]
-    values = (m, n, A.shape[-1], *layout, c_column, c_batch, conjugated)
-    if D is not None and n <= FEW:
+    layout = (*strides(A), *strides(B), *strides(D), c_column, c_batch)
+    values = (A, B, D, C, m, n, A.shape[-1], *layout, conjugated)
+    if n <= FEW:
         columns = 1 if n == 1 else FEW
         rows = 8 if columns * C.element_size() > 32 else 16
         kernel("products", "products_few", scalar(C.dtype), columns)(
-            *given, C, *values, threads=(128 * -(-m // rows), batch), group=(128, 1)
+            *values, threads=(128 * -(-m // rows), batch), group=(128, 1)
         )
         return
-    name = "products_subtract" if D is None else "products_difference"
-    kernel("products", name, scalar(C.dtype))(
-        *given, C, *values,
-        threads=(256 * -(-m // 64), -(-n // 64), batch), group=(256, 1, 1),
-    )  # fmt: skip
+    kernel("products", "products_difference", scalar(C.dtype))(
+        *values, threads=(256 * -(-m // 64), -(-n // 64), batch), group=(256, 1, 1)
+    )
 
 
 def update(A: Tensor, first: int, last: int) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mpslinalg import _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
-from mpslinalg._products import product_name, subtract_product
+from mpslinalg._products import difference, product_name
 from mpslinalg._simdgroups import lanes, whole
 
 # Bytes of a column that a lane keeps in registers where one block holds all of its rows, and the
@@ -61,7 +61,7 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
         solve_into(A[:, first, first], B[:, first], X[:, first], lower, unit, conjugated)
         rest = empty(X[:, second].shape, X)
         factor = A[:, second, first]
-        subtract_product(rest, factor.conj() if conjugated else factor, X[:, first], B[:, second])
+        difference(rest, B[:, second], factor.conj() if conjugated else factor, X[:, first])
         solve_into(A[:, second, second], rest, X[:, second], lower, unit, conjugated)
         return
     A, B = _near(A), _near(B)

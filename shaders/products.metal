@@ -139,36 +139,7 @@ inline void subtract_tile(
   }
 }
 
-// C := C - op(A) B, a tile a group.
-template <typename T>
-[[max_total_threads_per_threadgroup(256)]] kernel void products_subtract(
-    device const T* A [[buffer(0)]],
-    device const T* B [[buffer(1)]],
-    device T* C [[buffer(2)]],
-    constant uint& m [[buffer(3)]],
-    constant uint& n [[buffer(4)]],
-    constant uint& inner [[buffer(5)]],
-    constant uint& a_row_stride [[buffer(6)]],
-    constant uint& a_column_stride [[buffer(7)]],
-    constant long& a_batch_stride [[buffer(8)]],
-    constant uint& b_row_stride [[buffer(9)]],
-    constant uint& b_column_stride [[buffer(10)]],
-    constant long& b_batch_stride [[buffer(11)]],
-    constant uint& c_column_stride [[buffer(12)]],
-    constant long& c_batch_stride [[buffer(13)]],
-    constant uint& conjugated [[buffer(14)]],
-    uint3 group [[threadgroup_position_in_grid]],
-    uint tid [[thread_index_in_threadgroup]]) {
-  THREADGROUP_ARRAY(T, a_tile, (depth<T>() * (SIDE + 1)));
-  THREADGROUP_ARRAY(T, b_tile, (depth<T>() * (SIDE + 1)));
-  subtract_tile<T>(
-      A + long(group.z) * a_batch_stride, B + long(group.z) * b_batch_stride,
-      C + long(group.z) * c_batch_stride, C + long(group.z) * c_batch_stride, group.x * SIDE,
-      group.y * SIDE, m, n, inner, a_row_stride, a_column_stride, b_row_stride, b_column_stride, 1u,
-      c_column_stride, c_column_stride, conjugated != 0, false, tid, a_tile, b_tile);
-}
-
-// C := D - op(A) B; C is none of the others.
+// C := D - op(A) B, a tile a group; C is none of the others.
 template <typename T>
 [[max_total_threads_per_threadgroup(256)]] kernel void products_difference(
     device const T* A [[buffer(0)]],
