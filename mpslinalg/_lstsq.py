@@ -7,9 +7,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
 
-from mpslinalg import _check, _op, _qr_pivoted_plan, _qr_plan, _route
+from mpslinalg import _check, _lstsq_plan, _op, _qr_pivoted_plan, _qr_plan, _route
+from mpslinalg._engines import empty
 from mpslinalg._products import product_op
 from mpslinalg._qr import factor
+from mpslinalg._repeat import public
 from mpslinalg._triangular import solve_operator
 
 
@@ -19,10 +21,10 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         pivoted = _qr_pivoted_plan.regime(name, dtype, batch, m, n, k)
         rows = _qr_plan.regime("qr", dtype, batch, n, min(m, n), k)
         return f"gelsy: {pivoted}, then {rows}, solve_triangular, matmul"
-    if _side_by_side(m, n, k):
-        return f"gels: {_qr_plan.regime('qr', dtype, batch, m, n + k, k)}, solve_triangular"
-    panels = _qr_plan.regime("geqrf", dtype, batch, max(m, n), min(m, n), k)
-    return f"gels: {panels}, qr_apply, solve_triangular"
+    if m >= n:
+        return f"gels: {_lstsq_plan.regime(dtype, batch, m, n, k)}"
+    panels = _qr_plan.regime("geqrf", dtype, batch, n, m, k)
+    return f"gels: {panels}, solve_triangular, {_qr_plan.regime('ormqr', dtype, batch, n, m, k)}"
 
 
 def operation(A: Any, driver: str | None) -> str | None:
@@ -34,32 +36,25 @@ def operation(A: Any, driver: str | None) -> str | None:
     return "lstsq"
 
 
-def _side_by_side(m: int, n: int, k: int) -> bool:
-    """Whether A and B together fit the kernels that factor tall matrices at once."""
-    return m >= n and n + k <= _qr_plan.WIDTH
-
-
 def _solve(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """X, the squared norms of B - A X, and the diagonal of R."""
+    """X, the squared norms of B - A X, and info."""
     m, n = A.shape[-2:]
     if _op.tracked(A, B):
         return _solve_differentiably(A, B)
-    if _side_by_side(m, n, B.shape[-1]):
-        # R of [A B] is R of A, and Q^H B on its right: no reflectors, no Q.
-        _, R = _qr_plan.qr_op(torch.cat((A, B), -1), "r")
-        X = solve_operator(R[..., :n, :n], R[..., :n, n:], True, False, 0)
-        return X, _squares(R[..., n:, n:]), R.diagonal(dim1=-2, dim2=-1)[..., :n]
-    a, tau = _qr_plan.geqrf_op(A if m >= n else A.mH.resolve_conj())
-    R = a[..., : min(m, n), :]
     if m >= n:
-        C = _qr_plan.ormqr_op(a, tau, B, True, True)
-        X = solve_operator(R, C[..., :n, :], True, False, 0)
-        below = C[..., n:, :]
-    else:
-        Y = solve_operator(R, B, True, False, 2)
-        X = _qr_plan.ormqr_op(a, tau, pad(Y, (0, 0, 0, n - m)), True, False)
-        below = B[..., :0, :]
-    return X, _squares(below), R.diagonal(dim1=-2, dim2=-1)
+        X, residuals, info = _lstsq_plan.gels_op(A, B)
+        return X, residuals, info
+    a, tau = _qr_plan.geqrf_op(A.mH.resolve_conj())
+    R = a[..., :m, :]
+    Y = solve_operator(R, B, True, False, 2)
+    X = _qr_plan.ormqr_op(a, tau, pad(Y, (0, 0, 0, n - m)), True, False)
+    return X, _squares(B[..., :0, :]), _first_zero(R)
+
+
+def _first_zero(R: Tensor) -> Tensor:
+    """Where the diagonal has its first zero, counted from 1, or 0."""
+    zero = R.detach().diagonal(dim1=-2, dim2=-1) == 0
+    return torch.where(zero.any(-1), zero.int().argmax(-1) + 1, 0).int()
 
 
 def _solve_differentiably(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,7 +64,7 @@ def _solve_differentiably(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]
     else:
         Q, R = factor(A.mH, "reduced")
         X = Q @ solve_operator(R, B, True, False, 2)
-    return X, _squares(B - A @ X), R.detach().diagonal(dim1=-2, dim2=-1)
+    return X, _squares(B - A @ X), _first_zero(R)
 
 
 def _solve_deficient(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor]:
@@ -152,6 +147,7 @@ def _squares(A: Tensor) -> Tensor:
     return (A * A.conj()).real.sum(-2)
 
 
+@public
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
     """Solve a least squares problem: X that minimises ||A X - B||, of all X the smallest.
 
@@ -199,7 +195,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         return _check.refuse(torch.linalg.lstsq, A, B, rcond, driver=driver)
     right = B.unsqueeze(-1) if vector else B
     X, residuals, rank = (_gels if runs == "lstsq" else _gelsy)(A, right, rcond)
-    none = X.real.new_empty(0).detach()
+    none = empty((0,), X.detach(), X.dtype.to_real())
     results = (X.squeeze(-1) if vector else X, residuals, rank, none)
     return torch.return_types.linalg_lstsq(results)  # type: ignore[attr-defined]
 
@@ -212,12 +208,10 @@ def _gels(A: Tensor, B: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, Te
         X = A.new_zeros((*A.shape[:-2], n, B.shape[-1]))
         residuals = _squares(X[..., :0, :])
     else:
-        X, residuals, diagonal = _solve(A, B)
-        zero = diagonal == 0
-        info = torch.where(zero.any(-1), zero.int().argmax(-1) + 1, 0).int()
+        X, residuals, info = _solve(A, B)
         _check.errors(info, "torch.linalg.lstsq", is_matrix=A.dim() == 2)
-    none = residuals.new_empty(0)
-    return X, residuals if m > n else none, none.new_empty(0, dtype=torch.int64)
+    none = empty((0,), residuals)
+    return X, residuals if m > n else none, empty((0,), none, torch.int64)
 
 
 def _gelsy(A: Tensor, B: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -105,13 +105,13 @@ def clear_upper(A: Tensor) -> None:
 
 
 def copy(X: Tensor, B: Tensor) -> None:
-    """X := B for a column-major X without gaps."""
+    """X := B for column-major X without gaps between columns."""
     if X.numel() == 0:
         return
     matrices = flattened(B)
     batch, m, n = matrices.shape
     kernel("products", "products_copy", scalar(X.dtype))(
-        matrices, X, m, n, *strides(matrices),
+        matrices, X, m, n, *strides(matrices), X.stride(0),
         threads=(256 * -(-m // 32), -(-n // 32), batch), group=(256, 1, 1),
     )  # fmt: skip
 

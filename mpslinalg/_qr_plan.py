@@ -124,12 +124,19 @@ def _empty_triangles(matrices: Tensor, count: int) -> Tensor:
 
 def _factor(matrices: Tensor, factor: Tensor, tau: Tensor) -> Tensor:
     """Reflectors below R, and tau. Returns the triangular factors of the blocks of reflectors."""
-    batch, m, n = matrices.shape
-    steps = min(m, n)
-    triangles = _empty_triangles(matrices, steps)
-    blocks = triangles.shape[1]
     copy(factor, matrices)
-    workspace = empty((batch * m * WIDTH,), matrices) if m > _rows(matrices.dtype) else tau
+    return reduce(factor, tau, min(factor.shape[1:]))
+
+
+def reduce(factor: Tensor, tau: Tensor, steps: int) -> Tensor:
+    """Householder's reduction in place of the first `steps` columns of column-major matrices.
+
+    What is right of them is multiplied by the reflectors. Returns their triangular factors.
+    """
+    batch, m, n = factor.shape
+    triangles = _empty_triangles(factor, steps)
+    blocks = triangles.shape[1]
+    workspace = empty((batch * m * WIDTH,), factor) if m > _rows(factor.dtype) else tau
     update = kernel("qr", "qr_update", scalar(factor.dtype))
     for block in range(blocks):
         first = block * WIDTH

@@ -345,6 +345,7 @@ template <typename T>
     constant uint& row_stride [[buffer(4)]],
     constant uint& column_stride [[buffer(5)]],
     constant long& batch_stride [[buffer(6)]],
+    constant long& x_batch_stride [[buffer(7)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   THREADGROUP_ARRAY(T, tile, 32 * 33);
@@ -376,7 +377,8 @@ template <typename T>
     const uint i = e % 32;
     const uint j = e / 32;
     if (row + i < m && column + j < n) {
-      X[(ulong(group.z) * n + column + j) * m + row + i] = tile[j * 33 + i];
+      X[long(group.z) * x_batch_stride + long(column + j) * long(m) + long(row + i)] =
+          tile[j * 33 + i];
     }
   }
 }

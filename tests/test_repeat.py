@@ -47,6 +47,10 @@ CALLS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "solve_right": lambda A, B: LA.solve(A, B.mT, left=False),
     "det": lambda A, B: LA.det(A),
     "slogdet": lambda A, B: LA.slogdet(A),
+    "qr": lambda A, B: LA.qr(A),
+    "qr_r": lambda A, B: LA.qr(A, "r").R,
+    "lstsq": lambda A, B: LA.lstsq(A, B, driver="gels")[:2],
+    "lstsq_tall": lambda A, B: LA.lstsq(A[..., :3], B, driver="gels")[:2],
     "solve_triangular": lambda A, B: LA.solve_triangular(A, B, upper=True),
     "cholesky_solve": lambda A, B: LA.cholesky_solve(B, A.tril()),
 }

@@ -22,6 +22,7 @@ from mpslinalg import (
     _gated_delta_plan,
     _inverse_plan,
     _ldl_plan,
+    _lstsq_plan,
     _lu_plan,
     _products,
     _qr_pivoted_plan,
@@ -161,6 +162,7 @@ def run_qr(dtype: torch.dtype) -> None:
     _qr_plan.geqrf(A)
     _qr_plan.householder_product(A, tau)
     _qr_plan.ormqr(A, tau, A, True, True)
+    _lstsq_plan.gels(A, A)
     A, wide = torch.zeros(1, 600, 1, dtype=dtype), _qr_plan.PRODUCT + 1
     _qr_plan.ormqr(A, tau[:1, :1], torch.zeros(1, 600, wide, dtype=dtype), True, True)
 

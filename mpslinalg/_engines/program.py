@@ -114,8 +114,7 @@ class Recording:
         ]
         used = [buffer for _, buffers, *_ in launched for buffer in buffers]
         used += [*results, *(tensor for tensor, _ in self.checks)]
-        # No memory is at 0: nothing tells empty tensors apart.
-        if not self.repeatable or 0 in places or not all(_memory(x) in places for x in used):
+        if not self.repeatable or not all(_memory(x) in places for x in used):
             return None
         if any(x.dtype != tensors[places[_memory(x)]].dtype or x.is_conj() for x in results):
             return None
@@ -190,9 +189,9 @@ class record:
 def apart(tensors: Sequence[Tensor]) -> bool:
     """Whether each tensor has memory of its own: a buffer then tells which of them it is."""
     starts = {_memory(tensor) for tensor in tensors}
-    return len(starts) == len(tensors) and 0 not in starts
+    return len(starts) == len(tensors) and min(starts) > 0
 
 
 def _memory(tensor: Tensor) -> int:
-    """Where the memory starts that a tensor or its views lie in."""
-    return tensor.untyped_storage().data_ptr()
+    """Where the memory starts that a tensor or its views lie in; an empty tensor has none."""
+    return tensor.untyped_storage().data_ptr() or -id(tensor)
