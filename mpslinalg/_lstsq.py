@@ -195,7 +195,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         return _check.refuse(torch.linalg.lstsq, A, B, rcond, driver=driver)
     right = B.unsqueeze(-1) if vector else B
     X, residuals, rank = (_gels if runs == "lstsq" else _gelsy)(A, right, rcond)
-    none = empty((0,), X.detach(), X.dtype.to_real())
+    none = empty((0,), residuals)
     results = (X.squeeze(-1) if vector else X, residuals, rank, none)
     return torch.return_types.linalg_lstsq(results)  # type: ignore[attr-defined]
 

@@ -95,15 +95,15 @@ def qr_pivoted(A: Tensor, mode: str = "reduced") -> QRPivoted:
     Source: Golub, Van Loan, "Matrix Computations", section 5.4.2; Drmac, Bujanovic (2008) for the
     norms; LAPACK's geqp3.
     """
+    if isinstance(A, Tensor) and not _check.matrix(A):
+        raise RuntimeError(
+            "mpslinalg.qr_pivoted: expected matrices of float32, float64, complex64 or complex128, "
+            f"but got {A.dtype} {list(A.shape)}"
+        )
     if not _route.kernels("qr_pivoted", A):
         raise RuntimeError(
             "mpslinalg.qr_pivoted: torch.linalg has no QR with column pivoting, so use('torch') "
             "cannot run it, and neither can what is no tensor on cpu, cuda or mps"
-        )
-    if not _check.matrix(A):
-        raise RuntimeError(
-            "mpslinalg.qr_pivoted: expected matrices of float32, float64, complex64 or complex128, "
-            f"but got {A.dtype} {list(A.shape)}"
         )
     if mode not in MODES:
         raise RuntimeError(
