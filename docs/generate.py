@@ -58,14 +58,15 @@ def _section(file: Path) -> str:
     words = [
         f"`{run['command']}` on {run['date'][:10]}: {environment['device']}, torch "
         f"{environment['torch']}, Python {environment['python']}, {environment['system']}.",
-        "Microseconds, medians; the ratio is torch's time over the kernels'. A number in brackets "
-        f"says of how many timings, where a slow call has fewer than {MINIMUM_TIMINGS}.",
+        "Microseconds, medians; the speed is torch's time over the kernels'. A number in brackets "
+        f"says of how many timings, where a slow call has fewer than {MINIMUM_TIMINGS}. Errors are "
+        "LAPACK's test ratios of the kernels and of torch.",
         FAMILIES[family].note,
     ]
     pieces = [f"##{title}\n\n{' '.join(filter(None, words))}\n"]
     for dtype in dict.fromkeys(cell["dtype"] for cell in run["cells"]):
-        pieces.append(f"\n**{dtype}**\n\n| | batch | n | kernels | torch | ratio |\n")
-        pieces.append("|---|---:|---:|---:|---:|---:|\n")
+        pieces.append(f"\n**{dtype}**\n\n| | batch | n | kernels | torch | speed | errors |\n")
+        pieces.append("|---|---:|---:|---:|---:|---:|---:|\n")
         pieces += [_row(cell) for cell in run["cells"] if cell["dtype"] == dtype]
     mean = run["summary"]["geometric_mean"]
     if mean:
@@ -88,8 +89,11 @@ def _row(cell: dict[str, Any]) -> str:
 
     kernels, torch_ = figure("kernels"), figure("torch")
     refused = (f"{who} refused: {why}" for who, why in cell["refused"].items())
-    ratio = f"{speedup:.2f}" if speedup else "; ".join(refused)
-    return f"| {cell['op']} | {cell['batch']} | {cell['n']} | {kernels} | {torch_} | {ratio} |\n"
+    speed = f"{speedup:.2f}" if speedup else "; ".join(refused)
+    errors = cell["lapack_ratios"]
+    both = ", ".join(f"{errors[who]:.2g}" for who in ("kernels", "torch") if who in errors)
+    figures = (cell["op"], cell["batch"], cell["n"], kernels, torch_, speed, both)
+    return f"| {' | '.join(map(str, figures))} |\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

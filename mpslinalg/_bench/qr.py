@@ -1,4 +1,4 @@
-"""qr, square and tall."""
+"""qr, square and tall, and householder_product."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg._bench.cases import (
     BATCHED,
@@ -36,6 +37,24 @@ def _ratio(inputs: Tensors, result: Tensors) -> float:
     return float(testing.qr_ratio(inputs[0], *result).max())
 
 
+def _reflectors(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
+    A = randn((batch, n, n), dtype, device)
+    with LA.use("kernels"):
+        return (A, *LA.geqrf(A))
+
+
+def _householder_product(library: Any, A: Tensor, reflectors: Tensor, tau: Tensor) -> Any:
+    return library.householder_product(reflectors, tau)
+
+
+def _product_ratio(inputs: Tensors, result: Tensors) -> float:
+    A, reflectors, _ = inputs
+    return float(testing.qr_ratio(A, result[0], reflectors.triu()).max())
+
+
+_HOUSEHOLDER_PRODUCT = Operation(
+    "householder_product", _reflectors, _householder_product, _product_ratio
+)
 _QR = Operation("qr", _rows(None), _qr, _ratio)
 _TALL = {m: Operation(f"qr {m} rows", _rows(m), _qr, _ratio) for m in (128, 1024, 4000, 65536)}
 
@@ -53,5 +72,7 @@ FAMILY = Family(
         (_TALL[1024], 256, 64),
         (_TALL[4000], 1, 36),
         (_TALL[65536], 1, 8),
+        (_HOUSEHOLDER_PRODUCT, 4096, 32),
+        (_HOUSEHOLDER_PRODUCT, 512, 128),
     ),
 )
