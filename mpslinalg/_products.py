@@ -15,6 +15,10 @@ PRODUCT = 1024
 # Columns of C up to which rows of A are summed one by one: a tile would mostly be empty.
 FEW = 8
 
+# Inner size of a GEMM: from 32767 on torch 2.15 gives wrong results on M1 and M2 without a word
+# (pytorch#195163).
+INNER = 16384
+
 
 def product_name(m: int, n: int) -> str:
     """What multiplies m x n updates, in a word for `which`."""
@@ -43,7 +47,9 @@ def difference(C: Tensor, D: Tensor, A: Tensor, B: Tensor) -> None:
 def product(A: Tensor, B: Tensor) -> Tensor:
     """A B by torch's GEMM, for batches of strided matrices, in full float32 precision."""
     C = empty((*A.shape[:2], B.shape[-1]), A)
-    gemm(C, C, A, B, 0, 1)
+    for first in range(0, max(B.shape[1], 1), INNER):
+        inner = slice(first, first + INNER)
+        gemm(C, C, A[:, :, inner], B[:, inner], int(first > 0), 1)
     return C
 
 
