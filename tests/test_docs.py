@@ -17,7 +17,12 @@ DOCS = Path(generate.__file__).parent
 def recorded(folder: Path, family: str, dtypes: tuple[str, ...], **cell: Any) -> Path:
     """What `python -m mpslinalg bench --json FILE` writes of one case."""
     case = {"op": f"{family} op", "batch": 7, "n": 5}
-    measured = {"microseconds": {"kernels": 2.0, "torch": 5.0}, "speedup": 2.5, "refused": {}}
+    measured = {
+        "microseconds": {"kernels": 2.0, "torch": 5.0},
+        "speedup": 2.5,
+        "lapack_ratios": {"kernels": 0.5, "torch": 0.75},
+        "refused": {},
+    }
     run = {
         "date": "2026-11-30T10:00:00+00:00",
         "command": f"python -m mpslinalg bench --family {family}",
@@ -42,7 +47,7 @@ def test_a_section_for_each_family(tmp_path: Path) -> None:
     assert titles == [f"##{page.read_text().splitlines()[0]}" for page in pages]
     assert text.count("**complex64**") == len(FAMILIES) - 1
     assert text.count("**float32**") == len(FAMILIES)
-    assert text.count("| ldl op | 7 | 5 | 2.0 | 5.0 | 2.50 |\n") == 2
+    assert text.count("| ldl op | 7 | 5 | 2.0 | 5.0 | 2.50 | 0.5, 0.75 |\n") == 2
     assert text.count("73 % of the bytes a second") == len(FAMILIES)
     gated = text.partition("### Gated DeltaNet")[2]
     assert "n is the number of tokens" in gated
@@ -53,10 +58,16 @@ def test_a_section_for_each_family(tmp_path: Path) -> None:
 @pytest.mark.parametrize("provider", ["kernels", "torch"])
 def test_a_refused_cell_says_why(provider: str, tmp_path: Path) -> None:
     file = recorded(
-        tmp_path, "lu", ("float32",), refused={provider: "wrong"}, microseconds={}, speedup=None
+        tmp_path,
+        "lu",
+        ("float32",),
+        refused={provider: "wrong"},
+        microseconds={},
+        lapack_ratios={},
+        speedup=None,
     )
     text = generate.benchmarks([file])
-    assert f"| lu op | 7 | 5 | - | - | {provider} refused: wrong |\n" in text
+    assert f"| lu op | 7 | 5 | - | - | {provider} refused: wrong |  |\n" in text
     assert "Geometric mean" not in text
 
 
