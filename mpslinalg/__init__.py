@@ -29,4 +29,6 @@ from mpslinalg._route import use as use
 from mpslinalg._route import which as which
 from mpslinalg._solve import solve as solve
 from mpslinalg._solve import solve_ex as solve_ex
+from mpslinalg._svd import svd as svd
+from mpslinalg._svd import svdvals as svdvals
 from mpslinalg._triangular import solve_triangular as solve_triangular

@@ -30,6 +30,7 @@ CUDA_NOT_MEASURED = frozenset(
     (
         *("ldl_factor", "ldl_factor_ex", "ldl_solve"),
         *("qr", "geqrf", "householder_product", "ormqr", "lstsq"),
+        *("svd", "svdvals"),
     )
 )
 # Torch has no such functions, only compositions of some ten launches.
@@ -171,6 +172,13 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
         operation = operation_of(A, driver)
     if operation is None:
         return f"{name}: torch.linalg on {device}: the kernels have no driver {driver!r}"
+    # A module whose kernels do not take every size says which.
+    lacking = getattr(module, "lacking", None)
+    words = None if lacking is None or mode.name == "torch" else lacking(A)
+    if words is not None and mode.name == "kernels":
+        return f"{name}: raises NotImplementedError: {words}"
+    if words is not None:
+        return f"{name}: torch.linalg on {device}: {words}"
     if not kernels(operation, A, B, given.arguments.get("pivot", True)):
         if mode.name == "torch":
             return f"{name}: torch.linalg on {device}: use('torch')"

@@ -82,6 +82,13 @@ def gelsy_deficient(L: Tensor, R: Tensor, B: Tensor) -> Tensor:
     return solution
 
 
+def svd_projections(A: Tensor) -> tuple[Tensor, ...]:
+    """What does not depend on the phases of singular vectors."""
+    U, S, Vh = LA.svd(A, full_matrices=False)
+    weights = torch.arange(1, 1 + S.shape[-1], device=A.device)
+    return S, (U * weights) @ U.mH, (Vh.mH * weights) @ Vh, (U * weights) @ Vh
+
+
 CASES = [
     Case("cholesky", lambda A: LA.cholesky(definite(A)), ((3, 3),)),
     Case("cholesky_upper", lambda A: LA.cholesky_ex(definite(A), upper=True).L, ((2, 3, 3),)),
@@ -123,6 +130,10 @@ CASES = [
     Case("qr_wide", lambda A: LA.qr(A, mode="complete"), ((2, 4),)),
     Case("qr_pivoted", lambda A: LA.qr_pivoted(A)[:2], ((2, 4, 3),)),
     Case("qr_pivoted_wide", lambda A: LA.qr_pivoted(A, "complete")[:2], ((2, 4),)),
+    Case("svd", svd_projections, ((3, 3),)),
+    Case("svd_tall", svd_projections, ((2, 4, 3),)),
+    Case("svd_wide", svd_projections, ((2, 4),)),
+    Case("svdvals", LA.svdvals, ((2, 3, 4),)),
     Case("triangular_lower", triangular(False, False, 0), ((3, 3), (3, 2))),
     Case("triangular_unit_transpose", triangular(False, True, 1), ((3, 3), (3, 2))),
     Case("triangular_upper_adjoint", triangular(True, False, 2), ((3, 3), (3, 2))),
@@ -153,6 +164,8 @@ COMPILED = [
         "lu_unpack_tall",
         "lu_solve_right_adjoint",
         "solve_broadcast",
+        "svd_tall",
+        "svdvals",
         "solve_vector",
         "solve_right",
         "inv",
@@ -351,6 +364,8 @@ def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
         "qr_pivoted": [(A, "reduced"), (wide.mH, "complete"), (wide, "r")],
         "qr": [(A, "reduced"), (wide.mH, "complete"), (wide, "r")],
         "geqrf": [(A,), (wide,)],
+        "svd": [(A, True), (wide.mH, False), (wide, True)],
+        "svdvals": [(A,), (wide.mH,)],
         "householder_product": [(A, B[..., 0]), (wide.mH, wide[:, 0])],
         "ormqr": [(A, B[..., 0], B, True, True), (wide.mH, wide[:, 0], wide, False, False)],
         "inv": [(A,), (A[0].conj().mT.to(torch.complex64),)],

@@ -36,10 +36,12 @@ OUTPUTS = {
     "geqrf": 2,
     "householder_product": 1,
     "ormqr": 1,
+    "svd": 3,
+    "svdvals": 1,
 }
 CHOLESKY = ("cholesky", "cholesky_ex", "cholesky_inverse")
 SQUARE = ("inv", "inv_ex", "det", "slogdet", "ldl_factor", "ldl_factor_ex", *CHOLESKY)
-ONE_MATRIX = ("lu_factor", "lu_factor_ex", "lu", "qr", "geqrf", *SQUARE)
+ONE_MATRIX = ("lu_factor", "lu_factor_ex", "lu", "qr", "geqrf", "svd", "svdvals", *SQUARE)
 SYSTEM = ("solve", "solve_ex")
 
 
@@ -102,6 +104,8 @@ def bad_calls() -> list[Call]:
         calls.append(("ormqr", (A, tau, C), {}))
     calls.append(("ormqr", (ones(4, 3), ones(3), ones(4, 2)), {"left": False}))
     calls += [("qr", (ones(3, 3), mode), {}) for mode in ("R", "full", None, 1)]
+    calls += [("svd", (ones(3, 3), full), {}) for full in (None, 1)]
+    calls += [(n, (ones(3, 3),), {"driver": d}) for n in ("svd", "svdvals") for d in ("gesdd", 1)]
     for name in SYSTEM:
         for A, B in [
             (ones(3), ones(3)),

@@ -39,6 +39,8 @@ NAMES = [
     "linalg.solve",
     "linalg.solve_ex",
     "linalg.solve_triangular",
+    "linalg.svd",
+    "linalg.svdvals",
     "lu_unpack",
     "ormqr",
 ]

@@ -32,6 +32,8 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "cholesky_solve": lambda A: LA.cholesky_solve(A, A),
     "cholesky_inverse": LA.cholesky_inverse,
     "qr": LA.qr,
+    "svd": LA.svd,
+    "svdvals": LA.svdvals,
     "lstsq": lambda A: LA.lstsq(A, A),
     "geqrf": LA.geqrf,
     "householder_product": lambda A: LA.householder_product(A, A[..., 0]),
@@ -61,7 +63,7 @@ def ops_of(call: Callable[[Tensor], Any], A: Tensor) -> tuple[set[str], set[str]
     with Ops() as ops:
         call(A)
     ours = {name for name in ops.names if name.startswith("mpslinalg::")}
-    torchs = {name for name in ops.names if re.search("linalg|lu_|cholesky|qr", name)} - ours
+    torchs = {name for name in ops.names if re.search("linalg|lu_|cholesky|qr|svd", name)} - ours
     return ours, torchs - {"aten::_linalg_check_errors"}
 
 
@@ -267,6 +269,7 @@ def test_which_of_what_is_no_matrix(A: Any) -> None:
         ("cholesky_ex", 40, "cholesky_rows"),
         ("cholesky", 300, "cholesky_panel of 128 columns, cholesky_below, products"),
         ("qr", 32, "qr_simd"),
+        ("svd", 32, "svd_simd"),
         ("geqrf", 4, "qr_panel of 32 columns, qr_update"),
         ("cholesky_inverse", 32, "cholesky_inverse_simd"),
         ("ldl_factor", 300, "ldl_panel of 31 columns, ldl_update"),

@@ -28,6 +28,7 @@ from mpslinalg import (
     _qr_pivoted_plan,
     _qr_plan,
     _solve_plan,
+    _svd_plan,
     _triangular_plan,
 )
 from mpslinalg._engines import metal, source
@@ -158,6 +159,8 @@ def run_qr(dtype: torch.dtype) -> None:
         for mode in ("reduced", "complete", "r"):
             _qr_plan.qr(torch.zeros(2, *shape, dtype=dtype), mode)
             _qr_pivoted_plan.qr_pivoted(torch.zeros(2, *shape, dtype=dtype), mode)
+            if min(shape) <= _svd_plan.WIDTH:
+                _svd_plan.svd(torch.zeros(2, *shape, dtype=dtype), mode == "complete")
     A, tau = torch.zeros(2, 70, 40, dtype=dtype), torch.zeros(2, 40, dtype=dtype)
     _qr_plan.geqrf(A)
     _qr_plan.householder_product(A, tau)
