@@ -88,8 +88,8 @@ def svdvals(A: Tensor) -> tuple[Tensor, Tensor]:
         tall = tall.mT
     if max(m, n) > WIDTH:
         _, tall = _qr_plan.qr(tall, "r")
-    none = empty((1, 1, 1), A)
-    _simd(tall, none, S, none, info, 0)
+    X, Y = (empty((1, 1, 1), A) for _ in range(2))
+    _simd(tall, X, S, Y, info, 0)
     return S, info
 
 

@@ -38,8 +38,10 @@ __all__ = [
     "positive_definite",
     "qr_ratio",
     "random",
+    "singular_values",
     "slogdet_ratio",
     "solve_ratio",
+    "svd_ratio",
     "triangular",
 ]
 
@@ -157,6 +159,31 @@ def qr_ratio(A: Array, Q: Array, R: Array) -> Ratios:
     ratios = _ratio(residual, m * eps * size, legal[..., None]).max(-1, initial=0.0)
     error = _norm(np.eye(Q.shape[-1]) - adjoint @ Q)
     return np.asarray(np.maximum(ratios, _ratio(error, np.asarray(m * eps), legal)))
+
+
+@np.errstate(all="ignore")
+def svd_ratio(A: Array, U: Array, S: Array, Vh: Array) -> Ratios:
+    """The largest of ||A - U S V^H|| / (max(m, n) ||A|| eps), ||I - U^H U|| / (m eps) and
+    ||I - V^H V|| / (n eps) (LAPACK's xBDT01 and xUNT01 in xDRVBD).
+
+    S that is negative or increases, or is not real, gives inf. U and V^H may be square.
+    """
+    eps = _eps(U)
+    real = np.isrealobj(_numpy(S))
+    A, U, S, Vh = _host(A), _host(U), _host(S), _host(Vh)
+    m, n = A.shape[-2:]
+    k = min(m, n)
+    legal = (S >= 0).all(-1) & (np.diff(S, axis=-1) <= 0).all(-1) & real
+    legal &= _finite(U) & _finite(Vh)
+    exponent = _exponent(A)
+    A, S = _ldexp(A, -exponent), _ldexp(S, -exponent[..., 0])
+    residual = _norm(A - U[..., :k] * S[..., None, :] @ Vh[..., :k, :])
+    left = _norm(np.eye(U.shape[-1]) - U.conj().swapaxes(-2, -1) @ U)
+    right = _norm(np.eye(Vh.shape[-2]) - Vh @ Vh.conj().swapaxes(-2, -1))
+    ratios = _ratio(residual, max(m, n) * eps * _norm(A), legal)
+    for error, size in ((left, m), (right, n)):
+        ratios = np.maximum(ratios, _ratio(error, np.asarray(size * eps), legal))
+    return np.asarray(ratios)
 
 
 @np.errstate(all="ignore")
@@ -485,6 +512,31 @@ def full_rank(n_rows: int, n_cols: int, dtype: torch.dtype, seed: int = 0) -> It
     for matrix in general(n_rows, n_cols, dtype, seed):
         if matrix.info == 0:
             yield matrix
+
+
+def singular_values(
+    n_rows: int, n_cols: int, dtype: torch.dtype, seed: int = 0
+) -> Iterator[Matrix]:
+    """LAPACK's 5 families of matrices for the SVD (xDRVBD), on the CPU, one of each.
+
+    Zero, the identity, and U D V with random U and V and singular values evenly spaced from 1 to
+    eps, also at scales of tiny / eps and its reciprocal; eps = 2^-23 (2^-52 in double). No entry is
+    a denormal.
+    """
+    limits = np.finfo(_numpy(torch.empty(0, dtype=dtype)).dtype)
+    eps, tiny = float(limits.eps), float(limits.tiny)
+    k = min(n_rows, n_cols)
+    rng = np.random.default_rng(seed)
+    U, V = _orthonormal(rng, n_rows, k, dtype), _orthonormal(rng, n_cols, k, dtype).T
+    even = U * np.linspace(1.0, eps, k) @ V
+    for name, A, scale in (
+        ("zero", np.zeros_like(even), 1.0),
+        ("identity", np.eye(n_rows, n_cols), 1.0),
+        ("even", even, 1.0),
+        ("near_underflow", even, tiny / eps),
+        ("near_overflow", even, eps / tiny),
+    ):
+        yield Matrix(name, _rounded(A * scale, dtype, tiny), 0)
 
 
 def _mirrored(A: NDArray[Any], hermitian: bool) -> NDArray[Any]:

@@ -271,12 +271,22 @@ kernel void svd_simd(
       }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    Real sum = Real(0);
+    // Roundings of hundreds of turns add up: one step of Newton and Schulz, V (3 - V^H V) / 2, takes
+    // their first order away.
 #pragma unroll
-    for (int i = 0; i < W; ++i) sum += square_of(v[i]);
-    const Real unit = Real(1) / sqrt(sum);
+    for (int i = 0; i < W; ++i) a[i] = v[i];
+#pragma unroll(1)
+    for (uint k = 0; k < n; ++k) {
+      const ushort source = ushort(lane - column + k);
+      T minus = k == column ? one<T>() : zero<T>();
 #pragma unroll
-    for (int i = 0; i < W; ++i) tile[position * STRIDE + uint(i)] = times(v[i], unit);
+      for (int i = 0; i < W; ++i) minus = mul_sub(minus, conj(simd_shuffle(v[i], source)), v[i]);
+      const T share = scale(zero<T>() - minus, -1);
+#pragma unroll
+      for (int i = 0; i < W; ++i) a[i] = mul_sub(a[i], simd_shuffle(v[i], source), share);
+    }
+#pragma unroll
+    for (int i = 0; i < W; ++i) tile[position * STRIDE + uint(i)] = a[i];
     simdgroup_barrier(mem_flags::mem_threadgroup);
     if (active && column < n) {
       device T* to = Y + ulong(matrix) * n * n + ulong(column) * y_row;

@@ -126,6 +126,33 @@ def qr(A: Tensor, mode: str = "reduced") -> tuple[Array, Array]:
     return Q, R
 
 
+def svd(A: Tensor, full: bool = True) -> tuple[Array, Array, Array]:
+    """U, S and V^H by gesdd."""
+    a = A.numpy(force=True)
+    *batch, m, n = a.shape
+    k = min(m, n)
+    U, Vh = (
+        np.empty((*batch, *s), a.dtype) for s in ((m, m if full else k), (n if full else k, n))
+    )
+    S = np.empty((*batch, k), a.real.dtype)
+    for i in np.ndindex(*batch):
+        U[i], S[i], Vh[i] = scipy.linalg.svd(a[i], full_matrices=full)
+    return U, S, Vh
+
+
+def jacobi_values(A: Tensor) -> Array:
+    """Singular values by dgejsv, right to their last digits where columns are graded.
+
+    Those of a complex A are every other one of [[Re A, -Im A], [Im A, Re A]].
+    """
+    a = A.numpy(force=True).astype(np.complex128 if A.is_complex() else np.float64)
+    if A.is_complex():
+        a = np.block([[a.real, -a.imag], [a.imag, a.real]])
+    S, _, _, work, _, info = scipy.linalg.lapack.dgejsv(a, joba=0, jobu=3, jobv=3, jobr=0, jobt=0)
+    assert info == 0
+    return np.asarray(S[:: 2 if A.is_complex() else 1] * (work[0] / work[1]))
+
+
 def geqrf(A: Tensor) -> tuple[Array, Array]:
     """R with the reflectors below it, and tau."""
     a = A.numpy(force=True)
