@@ -66,15 +66,15 @@ class _SVD(Function):
         if gS is not None:
             parts.append(_weighted(U, gS) @ Vh)
         if gU is not None or gVh is not None:
-            gU = torch.zeros_like(U) if gU is None else gU.narrow(-1, 0, k)
-            gV = torch.zeros_like(Vh).mH if gVh is None else gVh.narrow(-2, 0, k).mH
-            parts.append(_pull_back(U, S, Vh, gU, gV))
+            of_U = torch.zeros_like(U) if gU is None else gU.narrow(-1, 0, k)
+            of_Vh = torch.zeros_like(Vh) if gVh is None else gVh.narrow(-2, 0, k)
+            parts.append(_pull_back(U, S, Vh, of_U, of_Vh.mH))
         return (sum(parts[1:], parts[0]) if parts else None), None
 
     @staticmethod
     def jvp(ctx: Any, dA: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
         U_full, S, Vh_full = ctx.saved_tensors
-        U, _, Vh = _thin(U_full, S, Vh_full)
+        U, S, Vh = _thin(U_full, S, Vh_full)
         dU, dS, dVh = _push_forward(U, S, Vh, dA)
         # Of the other columns torch takes no derivative either.
         dU = pad(dU, (0, U_full.shape[-1] - U.shape[-1]))
@@ -99,12 +99,14 @@ class _SVDVals(Function):
 
     @staticmethod
     def backward(ctx: Any, gS: Tensor, _: Any) -> Tensor:
-        U, _S, Vh, _info = _decomposed(*ctx.saved_tensors, False)
+        (A,) = ctx.saved_tensors
+        U, _, Vh, _ = _decomposed(A, False)
         return _weighted(U, gS) @ Vh
 
     @staticmethod
     def jvp(ctx: Any, dA: Tensor) -> tuple[Tensor, None]:
-        U, _S, Vh, _info = _decomposed(*ctx.saved_tensors, False)
+        (A,) = ctx.saved_tensors
+        U, _, Vh, _ = _decomposed(A, False)
         return _real_diagonal(U.mH @ dA @ Vh.mH), None
 
 
@@ -290,7 +292,8 @@ def svdvals(A: Tensor, *, driver: str | None = None, out: Tensor | None = None) 
     Sizes, accuracy and source: see `svd`; only the turns of V are left out.
     """
     if not (isinstance(A, Tensor) and _runs("svdvals", A)):
-        return torch.linalg.svdvals(A, driver=_driver_for_torch(A, driver), out=out)
+        values: Tensor = torch.linalg.svdvals(A, driver=_driver_for_torch(A, driver), out=out)
+        return values
     _check.same_device("linalg_svdvals", A=A, out=out)
     if not (
         _check.matrix(A)
@@ -298,7 +301,8 @@ def svdvals(A: Tensor, *, driver: str | None = None, out: Tensor | None = None) 
         and _check.out_to_cast(out, (A,), _REAL.get(A.dtype, A.dtype))
     ):
         given = _driver_for_torch(A, driver)
-        return _check.refuse(torch.linalg.svdvals, A, driver=given, out=out)  # type: ignore[no-any-return]
+        refused: Tensor = _check.refuse(torch.linalg.svdvals, A, driver=given, out=out)
+        return refused
     S, info = _differentiable_svdvals(A) if _op.tracked(A) else _svdvals(A)
     _check.errors(info, "linalg.svd", is_matrix=A.dim() == 2)
     return S if out is None else _out.write(S, out)

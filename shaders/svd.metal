@@ -5,7 +5,9 @@
 // Sweeps over all pairs of columns until a matrix counts as one that does not converge.
 constant constexpr uint SWEEPS = 30;
 
-template <typename R> inline R unit_roundoff() { return sizeof(R) == 4 ? R(0x1p-24f) : R(0x1p-53f); }
+template <typename R> inline R unit_roundoff() {
+  return sizeof(R) == 4 ? R(0x1p-24f) : R(0x1p-53f);
+}
 
 // How far below the largest entry a column may shrink: beyond, its singular value is no number.
 template <typename R> inline int least_exponent() { return sizeof(R) == 4 ? -126 : -1022; }
@@ -271,8 +273,8 @@ kernel void svd_simd(
       }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    // Roundings of hundreds of turns add up: one step of Newton and Schulz, V (3 - V^H V) / 2, takes
-    // their first order away.
+    // Roundings of hundreds of turns add up: one step of Newton and Schulz, V (3 - V^H V) / 2,
+    // takes their first order away.
 #pragma unroll
     for (int i = 0; i < W; ++i) a[i] = v[i];
 #pragma unroll(1)

@@ -84,7 +84,9 @@ def gelsy_deficient(L: Tensor, R: Tensor, B: Tensor) -> Tensor:
 
 def svd_projections(A: Tensor) -> tuple[Tensor, ...]:
     """What does not depend on the phases of singular vectors."""
-    U, S, Vh = LA.svd(A, full_matrices=False)
+    U, S, Vh = LA.svd(A)
+    k = S.shape[-1]
+    U, Vh = U.narrow(-1, 0, k), Vh.narrow(-2, 0, k)
     weights = torch.arange(1, 1 + S.shape[-1], device=A.device)
     return S, (U * weights) @ U.mH, (Vh.mH * weights) @ Vh, (U * weights) @ Vh
 

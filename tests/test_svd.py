@@ -1,0 +1,206 @@
+"""svd and svdvals held against SciPy and torch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mpslinalg as LA
+from mpslinalg import _svd, testing
+from mpslinalg.testing import compare
+from tests import lapack
+from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on
+
+SHAPES = ((1, 1), (5, 3), (3, 5), (40, 4), (2, 3, 4, 2), (2, 1, 2, 9, 34), (6, 8, 8))
+each_single = pytest.mark.parametrize("dtype", SINGLES, ids=name)
+each_full = pytest.mark.parametrize("full", [True, False], ids=["full", "reduced"])
+kernels = pytest.mark.usefixtures("kernels")
+# One width of a team, tall and wide, and QR first.
+REGIMES = ((5, 3), (3, 5), (40, 4))
+
+
+@kernels
+@each_full
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [*((d, s) for d in SINGLES for s in SHAPES), *((d, (2, 5, 4)) for d in DOUBLES)],
+    ids=name,
+)
+def test_svd(dtype: torch.dtype, shape: tuple[int, ...], full: bool, device: str) -> None:
+    A = testing.random(shape, dtype)
+    result = LA.svd(on(device, A), full)
+    expected = torch.linalg.svd(A, full)
+    assert type(result) is type(expected)
+    for ours, theirs in zip(result, expected, strict=True):
+        assert (ours.dtype, ours.shape, ours.stride()) == (
+            theirs.dtype,
+            theirs.shape,
+            theirs.stride(),
+        )
+    compare(testing.svd_ratio(A, *result), testing.svd_ratio(A, *lapack.svd(A, full)))
+    values = LA.svdvals(on(device, A))
+    assert torch.equal(values, result.S)
+    assert values.stride() == torch.linalg.svdvals(A).stride()
+
+
+@kernels
+@each_full
+@pytest.mark.parametrize(
+    "shape", [(0, 0), (0, 3), (3, 0), (2, 0, 3), (2, 40, 0), (0, 3, 3), (2, 0, 40, 2)], ids=name
+)
+@each_single
+def test_empty(dtype: torch.dtype, shape: tuple[int, ...], full: bool, device: str) -> None:
+    A = torch.empty(shape, dtype=dtype)
+    results = (*LA.svd(on(device, A), full), LA.svdvals(on(device, A)))
+    expected = (*torch.linalg.svd(A, full), torch.linalg.svdvals(A))
+    for ours, theirs in zip(results, expected, strict=True):
+        assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride())
+        assert torch.equal(ours.cpu(), theirs)
+
+
+@kernels
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 2, 5, 35)], ids=name)
+@each_single
+def test_views(dtype: torch.dtype, shape: tuple[int, ...], view: str, device: str) -> None:
+    A = on(device, testing.random(shape, dtype))
+    for ours, plain in zip(LA.svd(VIEWS[view](A)), LA.svd(A), strict=True):
+        assert torch.equal(ours, plain)
+        assert not ours.is_conj()
+    single = A[:, :1]
+    for ours, plain in zip(LA.svd(single.expand(shape)), LA.svd(single), strict=True):
+        assert torch.equal(ours, plain.expand(ours.shape))
+
+
+@kernels
+@each_full
+@pytest.mark.parametrize("shape", [(2, 5, 4), (3, 40)], ids=name)
+def test_out(shape: tuple[int, ...], full: bool, device: str) -> None:
+    A = on(device, testing.random(shape, torch.complex64))
+    expected = LA.svd(A, full)
+    outs = tuple(x.new_empty(0) for x in expected)
+    result = LA.svd(A, full, out=outs)
+    assert type(result).__name__ == "linalg_svd_out"
+    for given, got, wanted in zip(outs, result, expected, strict=True):
+        assert got is given
+        assert torch.equal(got, wanted)
+        assert got.stride() == wanted.stride()
+    values = torch.empty(0, dtype=torch.float64 if device != "mps" else torch.float32).to(device)
+    assert LA.svdvals(A, out=values) is values
+    assert torch.equal(values, expected.S.to(values.dtype))
+
+
+@kernels
+@pytest.mark.parametrize("shape", [(3000, 20), (8, 3000), (40, 32)], ids=name)
+@each_single
+def test_long(dtype: torch.dtype, shape: tuple[int, int], device: str) -> None:
+    A = testing.random(shape, dtype) * torch.logspace(-30, 0, shape[1])
+    result = LA.svd(on(device, A), full_matrices=False)
+    compare(testing.svd_ratio(A, *result), 1.0)
+    if shape[0] > shape[1]:
+        np.testing.assert_allclose(result.S.cpu()[:3], lapack.jacobi_values(A)[:3], rtol=1e-5)
+
+
+@kernels
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("shape", REGIMES, ids=name)
+@pytest.mark.parametrize("function", [LA.svd, LA.svdvals])
+def test_not_finite(
+    function: Callable[[Tensor], Any], shape: tuple[int, int], bad: float, device: str
+) -> None:
+    A = testing.random((3, *shape), torch.complex64)
+    A[1, 2, 1] = bad
+    for given in (A, A[1]):
+        with_nan = given.clone()
+        with_nan.view(-1, *shape)[-2 if given is A else 0, 2, 1] = torch.nan
+        with pytest.raises(LA.LinAlgError) as torchs:
+            torch.linalg.svd(with_nan)
+        with pytest.raises(LA.LinAlgError) as ours:
+            function(on(device, given))
+        assert str(ours.value) == str(torchs.value)
+
+
+@kernels
+def test_no_convergence(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = torch.tensor([0, 1], dtype=torch.int32, device=device)
+    A = on(device, testing.random((2, 3, 3), torch.float32))
+    monkeypatch.setattr(_svd, "_svdvals", lambda A: (A[..., 0], info))
+    with pytest.raises(LA.LinAlgError, match=r"^linalg\.svd: \(Batch element 1\).*error code: 1"):
+        LA.svdvals(A)
+
+
+@kernels
+@pytest.mark.parametrize("driver", [None, "gesvd", "gesvdj", "gesvda"])
+def test_drivers(driver: str | None, device: str) -> None:
+    A = on(device, testing.random((3, 4), torch.float32))
+    for ours, expected in zip(LA.svd(A, driver=driver), LA.svd(A), strict=True):
+        assert torch.equal(ours, expected)
+    assert torch.equal(LA.svdvals(A, driver=driver), LA.svdvals(A))
+    with LA.use("auto"):
+        assert LA.svdvals(A.cpu(), driver=driver).shape == (3,)
+
+
+def test_sizes_without_kernels(device: str) -> None:
+    A = on(device, testing.random((33, 40), torch.float32))
+    words = "the kernels take matrices of at most 32 rows or columns, not 33 x 40"
+    for function in (LA.svd, LA.svdvals):
+        called = function.__name__
+        with LA.use("kernels"):
+            with pytest.raises(NotImplementedError, match=rf"^mpslinalg\.{called}: {words}"):
+                function(A)
+            assert LA.which(called, A) == f"{called}: raises NotImplementedError: {words}"
+            assert LA.which(called, A[:32]).endswith("svd_simd of R, matmul") or called == "svdvals"
+        with LA.use("auto"):
+            assert LA.which(called, A) == f"{called}: torch.linalg on {device}: {words}"
+            function(A)
+        with LA.use("torch"):
+            assert LA.which(called, A) == f"{called}: torch.linalg on {device}: use('torch')"
+            function(A)
+
+
+@kernels
+def test_a_loss_that_depends_on_phases(device: str) -> None:
+    def error(function: Callable[[Tensor], Any], A: Tensor) -> str:
+        with pytest.raises(RuntimeError) as caught:
+            torch.autograd.grad(function(A)[0].real.sum(), A)
+        return str(caught.value)
+
+    A = testing.random((3, 3), torch.complex64)
+    ours = error(LA.svd, on(device, A).requires_grad_())
+    assert ours == error(torch.linalg.svd, A.requires_grad_())
+
+
+@kernels
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 3), (3, 5)], ids=name)
+@pytest.mark.parametrize("dtype", DOUBLES, ids=name)
+@each_full
+def test_gradients_are_torchs(
+    shape: tuple[int, ...], dtype: torch.dtype, full: bool, device: str
+) -> None:
+    def loss(function: Callable[..., Any], A: Tensor) -> Tensor:
+        U, S, Vh = function(A, full_matrices=full)
+        k = S.shape[-1]
+        weights = torch.arange(1, k + 1, device=A.device)
+        product = (U[..., :k] * weights) @ Vh[..., :k, :]
+        total: Tensor = (
+            product.abs().square() * torch.arange(A.shape[-1], device=A.device)
+        ).sum() + S.sin().sum()
+        return total
+
+    A = on(device, testing.random(shape, dtype)).requires_grad_()
+    (ours,) = torch.autograd.grad(loss(LA.svd, A), A)
+    (theirs,) = torch.autograd.grad(loss(torch.linalg.svd, A), A)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@kernels
+@each_single
+def test_gradients_of_repeated_values(dtype: torch.dtype, device: str) -> None:
+    """The sum of all singular values, smooth where they are equal: U V^H."""
+    A = torch.eye(4, 3, dtype=dtype, device=device).requires_grad_()
+    for values in (LA.svdvals(A), LA.svd(A).S, LA.svd(A, False).S):
+        (gradient,) = torch.autograd.grad(values.sum(), A)
+        torch.testing.assert_close(gradient, A.detach())
