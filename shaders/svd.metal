@@ -132,6 +132,8 @@ kernel void svd_simd(
   typedef real_t<T> Real;
   constexpr uint TEAMS = 32 / W;
   constexpr uint STRIDE = W + 1;
+  // Cosines up to this many unit roundoffs may be rounding, and those turned are left as small.
+  constexpr int LIMIT = W <= 8 ? 4 : W / 2;
   THREADGROUP_ARRAY(T, tiles, (W * (W + 1) * TEAMS));
   const uint column = lane % uint(W);
   const uint matrix = group * TEAMS + lane / uint(W);
@@ -162,6 +164,8 @@ kernel void svd_simd(
 #pragma unroll(1)
   for (uint sweep = 0; sweep < SWEEPS; ++sweep) {
     Real worst = Real(0);
+    // A sweep in which columns change their lanes has not met every pair.
+    uint exchanged = 0;
 #pragma unroll(1)
     for (uint distance = 1; distance < uint(W); ++distance) {
       const ushort partner = ushort(lane ^ distance);
@@ -177,7 +181,8 @@ kernel void svd_simd(
       const Real high_norm = low ? other_norm : norm;
       const int low_exponent = low ? exponent : other_exponent;
       const int high_exponent = low ? other_exponent : exponent;
-      // Of the pair p is the longer, q the shorter column, and p goes to the lower lane.
+      // Of the pair p is the longer, q the shorter column, and p goes to the lower lane; of norms
+      // that rounding may have made differ each stays.
       const bool ordered = leads(low_norm, low_exponent, high_norm, high_exponent);
       const Real p_norm = ordered ? low_norm : high_norm;
       const Real q_norm = ordered ? high_norm : low_norm;
@@ -187,11 +192,13 @@ kernel void svd_simd(
       const Real cosine = q_norm > Real(0) ? size / (p_norm * q_norm) : Real(0);
       if (!done) worst = max(worst, cosine);
       const bool turn = !done && cosine > unit_roundoff<Real>();
-      const bool moves = turn || (!done && !ordered);
-      if (!simd_any(moves)) continue;
-      // q turned by `phase` has a positive product with p, and tan = ratio share.
       const Real quotient_of_norms = p_norm > Real(0) ? q_norm / p_norm : Real(0);
       const Real ratio = ldexp(quotient_of_norms, q_exponent - p_exponent);
+      const bool exchange = !done && !ordered && ratio < Real(1) - Real(0x1p-16f);
+      if (exchange) exchanged = 1;
+      const bool moves = turn || exchange;
+      if (!simd_any(moves)) continue;
+      // q turned by `phase` has a positive product with p, and tan = ratio share.
       const Real difference = (Real(1) - ratio) * (Real(1) + ratio);
       const Real twice = Real(2) * ratio * cosine;
       const Real root = sqrt(difference * difference + twice * twice);
@@ -202,11 +209,12 @@ kernel void svd_simd(
       const T phase = ordered ? conj(direct) : direct;
       // What of p and of q the lane's new column is, of A in units of its new exponent, and of V.
       const bool leading = low == ordered;
+      const bool takes_p = leading != exchange;
       const Real bit = c * tangent;
-      T p_share = from_real<T>(low ? c : -c * share * quotient_of_norms);
-      T q_share = times(phase, low ? ldexp(bit, q_exponent - p_exponent) : c);
-      T p_turned = from_real<T>(low ? c : -bit);
-      T q_turned = times(phase, low ? bit : c);
+      T p_share = from_real<T>(takes_p ? c : -c * share * quotient_of_norms);
+      T q_share = times(phase, takes_p ? ldexp(bit, q_exponent - p_exponent) : c);
+      T p_turned = from_real<T>(takes_p ? c : -bit);
+      T q_turned = times(phase, takes_p ? bit : c);
       if (!moves) {
         p_share = p_turned = leading ? one<T>() : zero<T>();
         q_share = q_turned = leading ? zero<T>() : one<T>();
@@ -227,7 +235,7 @@ kernel void svd_simd(
           v[i] = mul_sub(mul(v[i], own_turned), simd_shuffle(v[i], partner), other_turned);
         }
       }
-      if (moves) exponent = low ? p_exponent : q_exponent;
+      if (moves) exponent = takes_p ? p_exponent : q_exponent;
       if (sum < Real(0x1p-20f)) {
         sum = rescale<T, W>(a, exponent);
         if (exponent < least) {
@@ -238,7 +246,8 @@ kernel void svd_simd(
       if (moves) norm = sqrt(sum);
     }
     worst = team_max<W>(worst);
-    done = done || worst <= Real(16) * unit_roundoff<Real>();
+    const bool met_all = team_max<W>(exchanged) == 0;
+    done = done || (met_all && worst <= Real(LIMIT) * unit_roundoff<Real>());
     if (!simd_any(!done)) break;
   }
 

@@ -198,6 +198,19 @@ def test_gradients_are_torchs(
 
 @kernels
 @each_single
+@pytest.mark.parametrize("n", [4, 7])
+def test_many_small_matrices(dtype: torch.dtype, n: int, device: str) -> None:
+    """Of integers, where columns change places, and of near clusters."""
+    numbers = np.random.default_rng(n)
+    integers = torch.from_numpy(numbers.integers(-1, 2, (1500, n, n))).to(dtype)
+    clusters = torch.eye(n) + 1e-6 * testing.random((1500, n, n), dtype)
+    for A in (integers, clusters):
+        result = LA.svd(on(device, A))
+        assert testing.svd_ratio(A, *result).max() < 6
+
+
+@kernels
+@each_single
 def test_gradients_of_repeated_values(dtype: torch.dtype, device: str) -> None:
     """The sum of all singular values, smooth where they are equal: U V^H."""
     A = torch.eye(4, 3, dtype=dtype, device=device).requires_grad_()
