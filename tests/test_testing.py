@@ -733,3 +733,43 @@ def test_random(dtype: torch.dtype) -> None:
     assert A.abs().square().mean() == pytest.approx(1.0, abs=0.05)
     if dtype.is_complex:
         assert A.square().mean().abs() < 0.03
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])
+@pytest.mark.parametrize("full", [True, False])
+def test_svd_ratio_sees_each_part(dtype: torch.dtype, shape: tuple[int, int], full: bool) -> None:
+    A = testing.random((2, *shape), dtype)
+    parts = [x.numpy() for x in torch.linalg.svd(A, full)]
+    assert (testing.svd_ratio(A, *parts) < 5).all()
+    for position in range(3):
+        wrong = [x.copy() for x in parts]
+        wrong[position][(1, *(-1,) * (wrong[position].ndim - 1))] += 1e-2
+        ratios = testing.svd_ratio(A, *wrong)
+        assert ratios[0] < 5
+        assert ratios[1] > 1e3
+    U, S, Vh = parts
+    # A product that is right does not make up for columns that are not orthonormal.
+    assert (testing.svd_ratio(A, U * 2, S / 2, Vh) > 1e3).all()
+    assert (testing.svd_ratio(A, U, S / 2, Vh * 2) > 1e3).all()
+    U, S, Vh = U[..., : S.shape[-1]], S, Vh[..., : S.shape[-1], :]
+    assert (testing.svd_ratio(A, U[..., ::-1], S[..., ::-1], Vh[..., ::-1, :]) == np.inf).all()
+    assert (testing.svd_ratio(A, -U, -S, Vh) == np.inf).all()
+    assert (testing.svd_ratio(A, U * np.nan, S, Vh) == np.inf).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (1, 1)])
+def test_families_of_singular_values(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    matrices = {M.name: M.A for M in testing.singular_values(*shape, dtype)}
+    assert list(matrices) == ["zero", "identity", "even", "near_underflow", "near_overflow"]
+    assert not matrices["zero"].any()
+    assert torch.equal(matrices["identity"], torch.eye(*shape, dtype=dtype))
+    limits = torch.finfo(dtype)
+    scale = limits.tiny / limits.eps
+    expected = np.linspace(1, limits.eps, min(shape))
+    for name, by in (("even", 1.0), ("near_underflow", scale), ("near_overflow", 1 / scale)):
+        A = matrices[name].numpy() / by
+        values = np.linalg.svd(A.astype(np.complex128), compute_uv=False)
+        np.testing.assert_allclose(values, expected, rtol=0, atol=20 * limits.eps)
+        assert matrices[name].dtype == dtype
