@@ -30,8 +30,11 @@ CUDA_NOT_MEASURED = frozenset(
     (
         *("ldl_factor", "ldl_factor_ex", "ldl_solve"),
         *("qr", "geqrf", "householder_product", "ormqr", "lstsq"),
+        *("eigh", "eigvalsh"),
     )
 )
+# Rows of the largest matrices that these have kernels for, on any device.
+MAX_ROWS = {"eigh": 32, "eigvalsh": 32}
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 # Torch has nothing like these: on the CPU, and on CUDA, where its lstsq knows gels alone.
@@ -122,10 +125,16 @@ def _many_tiny(A: Tensor) -> bool:
     return A.shape[:-2].numel() >= INV_CPU_BATCH and compiler_found()
 
 
+def _built(name: str, n: int) -> bool:
+    return n <= MAX_ROWS.get(name, n)
+
+
 def kernels_win(
     name: str, device: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int
 ) -> bool:
     """Whether kernels are what `auto` runs for a batch of m x n matrices and k right-hand sides."""
+    if not _built(name, n):
+        return False
     if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS | CUDA_LACKS):
         return True
     loses = dtype.is_complex and (
@@ -175,6 +184,8 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
         if mode.name == "torch":
             return f"{name}: torch.linalg on {device}: use('torch')"
         reason = "measured faster here" if device in ENGINES else "no engine for this device"
+        if not _built(operation, A.shape[-1]):
+            reason = f"the kernels take at most {MAX_ROWS[operation]} rows"
         return f"{name}: torch.linalg on {device}: {reason}"
     *batch, m, n = A.shape
     columns = -1 if given.arguments.get("left", True) else -2
