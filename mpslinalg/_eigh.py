@@ -1,5 +1,4 @@
-"""Eigenvalues and eigenvectors of symmetric and Hermitian matrices: derivatives, public functions.
-"""
+"""Symmetric and Hermitian eigenproblem: derivatives and public functions."""
 
 from typing import Any
 
@@ -16,8 +15,9 @@ _decompose = _eigh_plan.eigh_op
 
 
 class _Eigh(Function):
-    """A = V diag(L) V^H. With P = V^H dA V and E_ij = L_j - L_i: dL = re diag(P), dV = V (P / E)
-    without the diagonal; gA = V (diag(gL) + S / E) V^H with S the skew part of V^H gV.
+    """A = V diag(L) V^H. With P = V^H dA V of the hermitian part of dA and E_ij = L_j - L_i:
+    dL = re diag(P), dV = V (P / E) without the diagonal; gA = V (diag(gL) + S / E) V^H with S the
+    skew part of V^H gV.
 
     Repeated eigenvalues have no derivative of V: the quotient is infinite or NaN. Where V is not
     used only the eigenvalues count.
@@ -50,7 +50,7 @@ class _Eigh(Function):
     @staticmethod
     def jvp(ctx: Any, dA: Tensor, _: None) -> tuple[Tensor, Tensor, None]:
         L, V = ctx.saved_tensors
-        P = V.mH @ dA @ V
+        P = V.mH @ ((dA + dA.mH) / 2) @ V
         dL = P.diagonal(dim1=-2, dim2=-1).real
         return dL, V @ _over_differences(P, L), None
 
@@ -81,9 +81,13 @@ def _refuse_phase(P: Tensor) -> None:
 
     Tracing and transforms cannot look at the gradient.
     """
-    if not P.is_complex() or type(P) is not Tensor or torch.compiler.is_compiling():
-        return
-    if torch._C._are_functorch_transforms_active():
+    if (
+        not P.is_complex()
+        or type(P) is not Tensor
+        or torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._functorch.is_legacy_batchedtensor(P)
+    ):
         return
     turning = P.detach().diagonal(dim1=-2, dim2=-1).imag
     if bool((turning.abs() > 1e-2).any()):
@@ -101,9 +105,7 @@ def _eigh(A: Tensor, UPLO: str, vectors: bool) -> tuple[Tensor, Tensor]:
             f"{_eigh_plan.MAX_ROWS} rows, but got {list(A.shape)}; in use('auto') torch.linalg runs"
         )
     lower = UPLO in ("L", "l")
-    L, V, info = (
-        _differentiable(A, lower) if _op.tracked(A) else _decompose(A, lower, vectors)
-    )
+    L, V, info = _differentiable(A, lower) if _op.tracked(A) else _decompose(A, lower, vectors)
     _check.errors(info, "linalg.eigh", is_matrix=A.dim() == 2)
     return L, V
 
@@ -148,11 +150,7 @@ def eigh(A: Tensor, UPLO: str = "L", *, out: Any = None) -> Any:
     if not _route.kernels("eigh", A):
         return torch.linalg.eigh(A, UPLO, out=out)
     _check.same_device("linalg_eigh", A=A, out=out)
-    if not (
-        _check.square(A)
-        and _triangle(UPLO)
-        and _check.out(out, (A,), A.dtype.to_real(), A.dtype)
-    ):
+    if not (_check.square(A) and _triangle(UPLO) and _check.out(out, (A,), A.real.dtype, A.dtype)):
         return _check.refuse(torch.linalg.eigh, A, UPLO, out=out)
     return _out.named("linalg_eigh", _eigh(A, UPLO, True), out)
 
@@ -180,9 +178,7 @@ def eigvalsh(A: Tensor, UPLO: str = "L", *, out: Tensor | None = None) -> Tensor
         result: Tensor = torch.linalg.eigvalsh(A, UPLO, out=out)
         return result
     _check.same_device("linalg_eigvalsh", A=A, out=out)
-    if not (
-        _check.square(A) and _triangle(UPLO) and _check.out(out, (A,), A.dtype.to_real())
-    ):
+    if not (_check.square(A) and _triangle(UPLO) and _check.out(out, (A,), A.real.dtype)):
         refused: Tensor = _check.refuse(torch.linalg.eigvalsh, A, UPLO, out=out)
         return refused
     L, _ = _eigh(A, UPLO, False)

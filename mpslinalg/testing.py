@@ -504,10 +504,10 @@ def hermitian(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:
     """LAPACK's 18 families of symmetric and Hermitian eigenproblems (xDRVST), on the CPU, one each.
 
     Zero; the identity; diagonal and dense matrices, U diag(d) U^H, with d of random signs, from 1
-    to eps evenly, geometrically, or clustered: 1 and all others eps; dense ones near over- and
-    underflow; random ones of these three scales, normal or uniform entries; diagonals 1, ..., 1,
-    eps. The band matrices of xDRVST, whose storage does not matter here, have a band of n / 4. Near
-    over- and underflow means the square root of the range. ``info`` is 0.
+    to eps evenly, geometrically, or clustered: 1 and all others eps; random and band matrices.
+    Where near over- or underflow they are multiplied by the square root of the range, up or down.
+    Entries of the random ones are normal; the band ones are a quarter of the diagonals of dense
+    ones. ``info`` is 0.
     """
     limits = np.finfo(_numpy(torch.empty(0, dtype=dtype)).dtype)
     eps, tiny = float(limits.eps), float(limits.tiny)
@@ -530,8 +530,8 @@ def hermitian(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:
         ("diagonal_arithmetic", np.diag(arithmetic)),
         ("diagonal_geometric", np.diag(geometric)),
         ("diagonal_clustered", np.diag(clustered)),
-        ("diagonal_near_overflow", np.diag(arithmetic) * large),
-        ("diagonal_near_underflow", np.diag(arithmetic) * small),
+        ("diagonal_near_overflow", np.diag(geometric) * large),
+        ("diagonal_near_underflow", np.diag(geometric) * small),
         ("arithmetic", dense(arithmetic)),
         ("geometric", dense(geometric)),
         ("clustered", dense(clustered)),

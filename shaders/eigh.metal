@@ -4,7 +4,9 @@
 // Sweeps after which a matrix counts as one that does not converge; usual are five to eight.
 constexpr constant int MAX_SWEEPS = 30;
 
-template <typename R> inline R unit_roundoff() { return sizeof(R) == 4 ? R(0x1p-24f) : R(0x1p-53f); }
+template <typename R> inline R unit_roundoff() {
+  return sizeof(R) == 4 ? R(0x1p-24f) : R(0x1p-53f);
+}
 
 // An entry that is less counts as zero, where the largest of the matrix is near 1.
 template <typename R> inline R negligible_entry() {
@@ -23,8 +25,7 @@ template <typename T> struct Rotation {
 // Of entry a = (p, q) and the lane's own and the other's entry on the diagonal; `first`: it has p.
 // Rutishauser (1966): the smaller angle, and differences to x instead of sums c x - s y. An entry
 // is left alone where it does not change the digits of either entry on the diagonal.
-template <typename T>
-inline Rotation<T> rotation(T a, real_t<T> own, real_t<T> other, bool first) {
+template <typename T> inline Rotation<T> rotation(T a, real_t<T> own, real_t<T> other, bool first) {
   typedef real_t<T> R;
   int exponent = 0;
   const T near_one = normalized(a, exponent);
@@ -144,8 +145,8 @@ kernel void eigh_simd(
       // Of the two copies of an entry that of the later column counts.
       const T own = tile[column * STRIDE + partner];
       const T theirs = simd_shuffle_xor(own, mask);
-      const Rotation<T> h = rotation<T>(
-          first ? theirs : own, diagonal, simd_shuffle_xor(diagonal, mask), first);
+      const Rotation<T> h =
+          rotation<T>(first ? theirs : own, diagonal, simd_shuffle_xor(diagonal, mask), first);
       if (simd_any(h.turns)) {
         turning = turning || h.turns;
         diagonal += h.shift;
