@@ -50,21 +50,27 @@ template <typename T> inline Rotation<T> rotation(T a, real_t<T> own, real_t<T> 
   return h;
 }
 
-// Many rotations leave columns that are orthonormal to some ten roundings: one pass of modified
-// Gram-Schmidt over the `n` lanes from `first_lane` on, each with a column, leaves one or two.
-template <typename T, int W>
-inline void orthonormalize(thread T (&v)[W], uint n, uint column, uint first_lane) {
+// Many rotations leave columns that are orthonormal to some ten roundings; one pass of modified
+// Gram-Schmidt leaves one or two. A lane owns the column of n entries at v + column * stride.
+template <typename T>
+inline void orthonormalize(threadgroup T* v, uint stride, uint n, uint column) {
   typedef real_t<T> R;
-#pragma unroll(1)
+  threadgroup T* own = v + column * stride;
   for (uint k = 0; k < n; ++k) {
-    const ushort source = ushort(first_lane + k);
-    T minus = zero<T>();
-#pragma unroll
-    for (int i = 0; i < W; ++i) minus = mul_sub(minus, conj(simd_shuffle(v[i], source)), v[i]);
-    T f = column > k ? zero<T>() - minus : zero<T>();
-    if (column == k) f = from_real<T>((-real_part(minus) - R(1)) / R(2));
-#pragma unroll
-    for (int i = 0; i < W; ++i) v[i] = mul_sub(v[i], simd_shuffle(v[i], source), f);
+    threadgroup const T* other = v + k * stride;
+    if (column > k && column < n) {
+      T minus = zero<T>();
+      for (uint i = 0; i < n; ++i) minus = mul_sub(minus, conj(other[i]), own[i]);
+      const T product = zero<T>() - minus;
+      for (uint i = 0; i < n; ++i) own[i] = mul_sub(own[i], other[i], product);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  if (column < n) {
+    R excess = R(-1);
+    for (uint i = 0; i < n; ++i) excess += real_part(mul(conj(own[i]), own[i]));
+    const T half_of_it = from_real<T>(excess / R(2));
+    for (uint i = 0; i < n; ++i) own[i] = mul_sub(own[i], own[i], half_of_it);
   }
 }
 
@@ -190,19 +196,17 @@ kernel void eigh_simd(
     if (column == 0) info[matrix] = failed != 0 ? int(n) - 1 : 0;
   }
   if (with_vectors != 0) {
-    orthonormalize<T, W>(v, n, column, first_lane);
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    if (active) {
 #pragma unroll
-      for (int i = 0; i < W; ++i) tile[rank * STRIDE + uint(i)] = v[i];
-    }
+    for (int i = 0; i < W; ++i) tile[column * STRIDE + uint(i)] = v[i];
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    if (active) {
-      device T* to = vectors + ulong(matrix) * n * n + column;
-      for (uint j = 0; j < n; ++j) {
-        *to = bad ? from_real<T>(Real(NAN)) : tile[j * STRIDE + column];
-        to += n;
-      }
+    orthonormalize<T>(tile, STRIDE, n, column);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    device T* to = vectors + ulong(active ? matrix : 0u) * n * n + column;
+    for (uint j = 0; j < n; ++j) {
+      const uint place = simd_shuffle(rank, ushort(first_lane + j));
+      const T entry = bad ? from_real<T>(Real(NAN)) : tile[j * STRIDE + column];
+      if (active) to[place * n] = entry;
     }
   }
 }
