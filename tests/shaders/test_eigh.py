@@ -126,6 +126,14 @@ def test_strides(dtype: torch.dtype, view: str, device: str) -> None:
         assert torch.equal(ours, expected)
 
 
+@each_dtype
+def test_many_rotations_leave_vectors_orthonormal(dtype: torch.dtype, device: str) -> None:
+    """Without the last pass the worst of these has 2.2 (float32) and 3.2 (complex64)."""
+    A = random_hermitian((48, 8, 8), dtype)
+    L, V, _ = decompose(A, device)
+    assert testing.eigh_ratio(A, L, V).max() < 1.5
+
+
 def special(n: int) -> list[Tensor]:
     """Repeated eigenvalues, and angles of a quarter turn everywhere."""
     i = torch.arange(n)
