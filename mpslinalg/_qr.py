@@ -1,5 +1,6 @@
 """QR factorisation: derivatives and public functions."""
 
+import cmath
 from typing import Any
 
 import torch
@@ -134,7 +135,8 @@ def _by_lapack(A: Tensor, mode: str, out: Any) -> Any:
     """
     traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     result = None if traced else torch.linalg.qr(A, mode=mode)
-    if result is None or not all(bool(x.isfinite().all()) for x in result):
+    # One sum takes 4 us where isfinite and all take 70; one that overflows costs time, no more.
+    if result is None or not all(cmath.isfinite(x.sum().item()) for x in result):
         if traced or not cpu.compiler_found():
             Q, R = torch.linalg.qr(A.to(torch.complex128), mode=mode)
             result = Q.to(A.dtype), R.to(A.dtype)
