@@ -23,19 +23,22 @@ FEW_GROUPS = 128
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
-    """What runs for these sizes, in a few words for `which`."""
+    """What runs for these sizes, in a few words for `which`; a complete Q has its own name."""
+    tall = m > _rows(dtype)
+    spread = f"qr_project, qr_subtract; qr_expand, matmul for more than {PRODUCT} columns"
     if name in ("householder_product", "ormqr"):
-        tall = f"qr_project, qr_subtract; qr_expand, matmul for more than {PRODUCT} columns"
-        return f"qr_triangle, {'qr_apply' if m <= _rows(dtype) else tall}"
-    if name == "qr" and max(m, n) <= WIDTH:
+        return f"qr_triangle, {spread if tall else 'qr_apply'}"
+    if name.startswith("qr") and max(m, n) <= WIDTH:
         return "qr_simd"
     if name == "qr" and n <= WIDTH:
-        return "qr_group" if m <= _rows(dtype) else "qr_group, qr_combine"
-    if m > _rows(dtype):
+        return "qr_group, qr_combine" if tall else "qr_group"
+    if tall:
+        panels = f"qr_group for panels of {WIDTH} columns, qr_reconstruct"
         applied = "qr_project, qr_subtract" if n <= PRODUCT else "qr_expand, matmul"
-        return f"qr_group for panels of {WIDTH} columns, qr_reconstruct, {applied}"
-    blocked = f"qr_panel of {WIDTH} columns, qr_update"
-    return f"{blocked}, qr_apply" if name == "qr" else blocked
+    else:
+        panels = f"qr_panel of {WIDTH} columns"
+        applied = "qr_update, qr_apply" if name.startswith("qr") else "qr_update"
+    return f"{panels}, {applied}" if n > WIDTH or name.startswith("qr") else panels
 
 
 def _rows(dtype: torch.dtype) -> int:

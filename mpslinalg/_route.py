@@ -172,6 +172,8 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     if operation is None:
         return f"{name}: torch.linalg on {device}: the kernels have no driver {driver!r}"
     if not kernels(operation, A, B, given.arguments.get("pivot", True)):
+        if mode.name == "torch" and operation in CPU_LACKS:
+            return f"{name}: raises an error: torch.linalg has no such function"
         if mode.name == "torch":
             return f"{name}: torch.linalg on {device}: use('torch')"
         reason = "measured faster here" if device in ENGINES else "no engine for this device"
@@ -181,6 +183,8 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     k = 1 if B is None or B.dim() < A.dim() else B.shape[columns]
     size = " x ".join(map(str, (*batch, m, n)))
     dtype = str(A.dtype).removeprefix("torch.")
+    if given.arguments.get("mode") == "complete" and m > n:
+        operation += " complete"
     kernel = regime(operation, A.dtype, math.prod(batch), m, n, k)
     engine = ENGINES[device].name + " engine" if device in ENGINES else f"no engine for {device}"
     return f"{name}: kernels ({engine}): {size} {dtype}, {kernel}"
