@@ -196,7 +196,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     Source: Golub, Van Loan, "Matrix Computations", sections 5.3 to 5.6; LAPACK's gels and gelsy.
     """
     runs = operation(A, driver)
-    if runs is None or not _route.kernels(runs, A, B):
+    if runs is None or not _route.kernels(runs, A):
         return torch.linalg.lstsq(A, B, rcond, driver=driver)
     _check.same_device("linalg_lstsq", input=A, other=B)
     vector = isinstance(B, Tensor) and B.dim() > 0 and B.shape == A.shape[:-1]
