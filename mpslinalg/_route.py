@@ -7,7 +7,6 @@ import threading
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mpslinalg._check import DTYPES
@@ -47,7 +46,9 @@ mode = _Mode()
 class _Blocks:
     """Blocks of `use` open in any thread; while there are none, no thread is asked for its mode."""
 
-    count = 0
+    # On the instance too, from the start: torch.compile guards where an attribute lies.
+    def __init__(self) -> None:
+        self.count = 0
 
 
 _blocks = _Blocks()

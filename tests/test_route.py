@@ -218,7 +218,7 @@ def test_which_of_a_submodule() -> None:
     "name", ["solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"]
 )
 def test_auto_on_cuda_takes_the_kernels_of_gated_delta(name: str) -> None:
-    assert _route.kernels_win(name, "cuda", torch.float32, 1, 3, 16, 1)
+    assert _route.kernels_win(name, "cuda", 1, 3, 16)
     assert hasattr(LA.gated_delta, name)
 
 
@@ -290,3 +290,14 @@ def test_which_knows_modes_and_drivers() -> None:
             LA.lstsq(A, B, driver="none")
     with LA.use("torch"):
         assert LA.which("qr_pivoted", A).startswith("qr_pivoted: raises an error")
+
+
+def test_auto_on_cuda_takes_what_won_there() -> None:
+    for name in ("lu_factor", "solve_triangular", "cholesky", "ldl_factor", "qr", "lstsq"):
+        assert _route.kernels_win(name, "cuda", 64, 8, 8)
+        assert not _route.kernels_win(name, "cuda", 1, 1024, 1024)
+    assert _route.kernels_win("qr", "cuda", 1, 65536, 8)
+    assert not _route.kernels_win("lu_factor", "cuda", 1, 65536, 8)
+    assert not _route.kernels_win("geqrf", "cuda", 64, 8, 8)
+    assert not _route.kernels_win("qr", "meta", 64, 8, 8)
+    assert _route.kernels_win("geqrf", "mps", 1, 8, 8)
