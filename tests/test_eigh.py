@@ -239,8 +239,8 @@ def test_more_rows_than_there_are_kernels_for(function: Callable[..., Any], devi
 def test_where_auto_runs_it(name: str) -> None:
     assert _route.MAX_ROWS[name] == _eigh_plan.MAX_ROWS
     for n, expected in ((32, True), (33, False)):
-        assert _route.kernels_win(name, "mps", torch.float32, 1, n, n, 1) == expected
-        assert not _route.kernels_win(name, "cuda", torch.float32, 4096, n, n, 1)
+        assert _route.kernels_win(name, "mps", 1, n, n) == expected
+        assert not _route.kernels_win(name, "cuda", 4096, n, n)
 
 
 @kernels
