@@ -164,7 +164,7 @@ def run_qr(dtype: torch.dtype) -> None:
     _qr_plan.householder_product(A, tau)
     _qr_plan.ormqr(A, tau, A, True, True)
     _lstsq_plan.gels(A, A)
-    A, wide = torch.zeros(1, 600, 1, dtype=dtype), _qr_plan.PRODUCT + 1
+    A, wide = torch.zeros(1, 600, 1, dtype=dtype), _products.PRODUCT + 1
     _qr_plan.ormqr(A, tau[:1, :1], torch.zeros(1, 600, wide, dtype=dtype), True, True)
 
 
