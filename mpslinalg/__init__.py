@@ -9,6 +9,8 @@ from mpslinalg._cholesky import cholesky_inverse as cholesky_inverse
 from mpslinalg._cholesky import cholesky_solve as cholesky_solve
 from mpslinalg._determinant import det as det
 from mpslinalg._determinant import slogdet as slogdet
+from mpslinalg._eigh import eigh as eigh
+from mpslinalg._eigh import eigvalsh as eigvalsh
 from mpslinalg._householder import geqrf as geqrf
 from mpslinalg._householder import householder_product as householder_product
 from mpslinalg._householder import ormqr as ormqr

@@ -6,6 +6,7 @@ which raises what it raises for that input. So the words are torch's, of the ins
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -128,17 +129,19 @@ def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: 
     if _low_precision(args):
         cast = (a.float() if isinstance(a, Tensor) and a.dtype in HALVES else a for a in args)
         ours = getattr(sys.modules["mpslinalg"], function.__name__.removeprefix("linalg_"))
-        return ours(*cast, out=out, **kwargs)
+        return ours(*cast, **kwargs) if out is None else ours(*cast, out=out, **kwargs)
     if isinstance(out, (tuple, list)):
         out = tuple(map(_empty, out))
     if kwargs.get("pivot") is False:
         kwargs["pivot"] = True  # on the CPU torch has no other LU, and would say so first
-    with torch.autocast("cpu", enabled=False):
+    # What the values made up here lead to is no fault of the arguments.
+    made_up = suppress(torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+    with torch.autocast("cpu", enabled=False), made_up:
         function(*map(_ones, args), out=_empty(out), **kwargs)
     given = ", ".join(f"{a.dtype} {list(a.shape)}" for a in args if isinstance(a, Tensor))
     raise RuntimeError(
         f"{function.__name__}: the kernels take matrices of float32, float64, complex64 or "
-        f"complex128, but got {given}; mpslinalg.use('torch') runs torch instead"
+        f"complex128 whose shapes fit, but got {given}; mpslinalg.use('torch') runs torch instead"
     )
 
 

@@ -283,7 +283,7 @@ def cholesky_solve(
 
     Source: LAPACK's potrs. Derivatives: Giles (2008).
     """
-    if not _route.kernels("cholesky_solve", L, B):
+    if not _route.kernels("cholesky_solve", L):
         X: Tensor = torch.cholesky_solve(B, L, upper, out=out)
         return X
     _check.same_device("cholesky_solve", B=B, L=L, out=out)

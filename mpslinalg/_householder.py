@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _op, _out, _qr_plan, _route
+from mpslinalg._qr import may_be_repaired, repaired
 from mpslinalg._repeat import public
 from mpslinalg._triangular import solve_operator
 
@@ -64,18 +65,20 @@ def _householder_product(A: Tensor, tau: Tensor) -> Tensor:
         Q: Tensor = _form(A, tau)
         return Q
     m, n = A.shape[-2:]
-    V, VT = _block(A, tau)
-    return torch.eye(m, n, dtype=A.dtype, device=A.device) - VT @ V[..., :n, :].mH
+    with _op.without_autocast(A):
+        V, VT = _block(A, tau)
+        return torch.eye(m, n, dtype=A.dtype, device=A.device) - VT @ V[..., :n, :].mH
 
 
 def _ormqr(A: Tensor, tau: Tensor, C: Tensor, left: bool, adjoint: bool) -> Tensor:
     if not _op.tracked(A, tau, C):
         X: Tensor = _apply(A, tau, C, left, adjoint)
         return X
-    V, VT = _block(A, tau)
-    if adjoint:
-        V, VT = VT, V
-    return C - VT @ (V.mH @ C) if left else C - (C @ VT) @ V.mH
+    with _op.without_autocast(A):
+        V, VT = _block(A, tau)
+        if adjoint:
+            V, VT = VT, V
+        return C - VT @ (V.mH @ C) if left else C - (C @ VT) @ V.mH
 
 
 @public
@@ -99,6 +102,8 @@ def geqrf(input: Tensor, *, out: Any = None) -> Any:
     Never waits for the device. Sizes, error bound and source: see `qr`; LAPACK's geqrf.
     """
     if not _route.kernels("geqrf", input):
+        if may_be_repaired(input, out):
+            return torch.return_types.geqrf(repaired(torch.geqrf, _factor, input))
         return torch.geqrf(input, out=out)
     _check.same_device("geqrf", input=input, out=out)
     if not (_check.matrix(input) and _check.out_to_cast(out, (input,), input.dtype, input.dtype)):

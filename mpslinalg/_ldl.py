@@ -265,7 +265,7 @@ def ldl_solve(
 
     Source: LAPACK's sytrs2 and hetrs2.
     """
-    if not _route.kernels("ldl_solve", LD, B):
+    if not _route.kernels("ldl_solve", LD):
         X: Tensor = torch.linalg.ldl_solve(LD, pivots, B, hermitian=hermitian, out=out)
         return X
     _check.same_device("wrapper_CUDA_linalg_ldl_solve", LD=LD, pivots=pivots, B=B, out=out)

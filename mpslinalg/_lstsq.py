@@ -1,5 +1,6 @@
 """Linear least squares by QR."""
 
+from numbers import Real
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
 
 def operation(A: Any, driver: str | None) -> str | None:
     """What routes know the driver by; None for those that only torch has."""
-    if driver in ("gelsd", "gelss"):
+    if driver not in (None, "gels", "gelsy"):
         return None
     if driver == "gelsy" or (driver is None and not getattr(A, "is_cuda", False)):
         return "gelsy"
@@ -47,24 +48,37 @@ def _solve(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     a, tau = _qr_plan.geqrf_op(A.mH.resolve_conj())
     R = a[..., :m, :]
     Y = solve_operator(R, B, True, False, 2)
-    X = _qr_plan.ormqr_op(a, tau, pad(Y, (0, 0, 0, n - m)), True, False)
-    return X, _squares(B[..., :0, :]), _first_zero(R)
+    X, info = _finish(_qr_plan.ormqr_op(a, tau, pad(Y, (0, 0, 0, n - m)), True, False), R)
+    return X, _squares(B[..., :0, :]), info
 
 
-def _first_zero(R: Tensor) -> Tensor:
-    """Where the diagonal has its first zero, counted from 1, or 0."""
-    zero = R.detach().diagonal(dim1=-2, dim2=-1) == 0
-    return torch.where(zero.any(-1), zero.int().argmax(-1) + 1, 0).int()
+def _finish(X: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+    """X, and info: where the diagonal of R has its first zero, counted from 1, or 0.
+
+    A matrix of zeros has the solution zero, as in LAPACK; one whose R overflowed has none.
+    """
+    R = R.detach()
+    diagonal = R.diagonal(dim1=-2, dim2=-1)
+    n = diagonal.shape[-1]
+    count = torch.arange(1, n + 1, dtype=torch.int32, device=R.device)
+    place = torch.where(diagonal == 0, count, n + 1).amin(-1)
+    empty_matrix = (R == 0).flatten(-2).all(-1)
+    info = torch.where(empty_matrix | (place > n), 0, place)
+    lost = ~diagonal.isfinite().all(-1)
+    X = X.masked_fill(empty_matrix[..., None, None], 0)
+    return X.masked_fill(lost[..., None, None], torch.nan), info.int()
 
 
 def _solve_differentiably(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if A.shape[-2] >= A.shape[-1]:
-        Q, R = factor(A, "reduced")
-        X = solve_operator(R, Q.mH @ B, True, False, 0)
-    else:
-        Q, R = factor(A.mH, "reduced")
-        X = Q @ solve_operator(R, B, True, False, 2)
-    return X, _squares(B - A @ X), _first_zero(R)
+    with _op.without_autocast(A):
+        if A.shape[-2] >= A.shape[-1]:
+            Q, R = factor(A, "reduced")
+            X = solve_operator(R, Q.mH @ B, True, False, 0)
+        else:
+            Q, R = factor(A.mH, "reduced")
+            X = Q @ solve_operator(R, B, True, False, 2)
+        X, info = _finish(X, R)
+        return X, _squares(B - A @ X), info
 
 
 def _solve_deficient(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor]:
@@ -76,8 +90,10 @@ def _solve_deficient(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor
     Q, R, P = _qr_pivoted_plan.qr_pivoted_op(A, "reduced")
     diagonal = R.diagonal(dim1=-2, dim2=-1).abs()
     first = diagonal[..., :1]
+    # The first row counts unless it is zero, the others by LAPACK's comparison, which a NaN fails.
     # What is not finite is kept, so that it spreads.
-    dropped = (diagonal <= rcond * first) & first.isfinite()
+    dropped = ~(diagonal > rcond * first)
+    dropped = torch.cat((first == 0, dropped[..., 1:]), -1) & diagonal.isfinite() & first.isfinite()
     beyond = dropped.cumsum(-1) > 0
     rows = beyond.unsqueeze(-1)
     Z, T = _qr_plan.qr_op(R.masked_fill(rows, 0).mH, "reduced")
@@ -180,7 +196,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     Source: Golub, Van Loan, "Matrix Computations", sections 5.3 to 5.6; LAPACK's gels and gelsy.
     """
     runs = operation(A, driver)
-    if runs is None or not _route.kernels(runs, A, B):
+    if runs is None or not _route.kernels(runs, A):
         return torch.linalg.lstsq(A, B, rcond, driver=driver)
     _check.same_device("linalg_lstsq", input=A, other=B)
     vector = isinstance(B, Tensor) and B.dim() > 0 and B.shape == A.shape[:-1]
@@ -188,8 +204,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         _check.matrix(A)
         and isinstance(B, Tensor)
         and B.dtype == A.dtype
-        and driver in (None, "gels", "gelsy")
-        and isinstance(rcond, (float, int, type(None)))
+        and _is_number(rcond)
         and (vector or _fits(A, B))
     ):
         return _check.refuse(torch.linalg.lstsq, A, B, rcond, driver=driver)
@@ -205,7 +220,7 @@ def _gels(A: Tensor, B: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, Te
     A, B = _op.broadcast((A, 2), (B, 2))
     m, n = A.shape[-2:]
     if min(m, n) == 0:
-        X = A.new_zeros((*A.shape[:-2], n, B.shape[-1]))
+        X = A.mH @ B
         residuals = _squares(X[..., :0, :])
     else:
         X, residuals, info = _solve(A, B)
@@ -221,17 +236,20 @@ def _gelsy(A: Tensor, B: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, T
     m, n = A.shape[-2:]
     none = A.real.new_empty(0)
     if A.numel() == 0:
-        X = A.new_zeros((*A.shape[:-2], n, B.shape[-1]))
-        return X, none, none.new_zeros(batch, dtype=torch.int64)
+        return A.mH @ B, none, none.new_zeros(batch, dtype=torch.int64)
     eps = torch.finfo(A.dtype).eps
     if rcond is None:
         rcond = eps * max(m, n)
-    # The first row counts unless it is zero, as in LAPACK.
-    X, rank = _minimum_norm(A, B, min(max(rcond, 0.0), 1 - eps))
+    X, rank = _minimum_norm(A, B, max(float(rcond), 0.0) if rcond == rcond else float(rcond))
     for axis, size in enumerate(batch):
         # A was expanded here.
         rank = rank.narrow(axis, 0, size)
     return X, none, rank
+
+
+def _is_number(rcond: Any) -> bool:
+    scalar = isinstance(rcond, Tensor) and rcond.numel() == 1 and not rcond.is_complex()
+    return rcond is None or isinstance(rcond, Real) or scalar
 
 
 def _fits(A: Tensor, B: Tensor) -> bool:

@@ -42,11 +42,12 @@ def gels(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _, both = _qr_plan.qr(both, "r")
     else:
         _qr_plan.reduce(both, empty((batch, min(m, n + k)), both, row_major=True), n)
-    solve_into(both[:, :n, :n], both[:, :n, n:], flattened(X), False, False, False)
+    solution = flattened(X)
+    solve_into(both[:, :n, :n], both[:, :n, n:], solution, False, False, False)
     rows = both.shape[1]
     threads = min(whole(max(rows - n, 1)), 256)
     kernel("lstsq", "lstsq_finish", scalar(both.dtype))(
-        both, residuals, info, rows, n, k, both.stride(2), both.stride(0),
+        both, solution, residuals, info, rows, n, k, both.stride(2), both.stride(0),
         threads=(threads * (k + 1), batch), group=(threads, 1),
     )  # fmt: skip
     return X, residuals, info

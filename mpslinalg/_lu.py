@@ -415,7 +415,7 @@ def lu_solve(
 
     Source: LAPACK's getrs. Derivatives: Giles (2008).
     """
-    if not _route.kernels("lu_solve", LU, B):
+    if not _route.kernels("lu_solve", LU):
         X: Tensor = torch.linalg.lu_solve(LU, pivots, B, left=left, adjoint=adjoint, out=out)
         return X
     _check.same_device("wrapper_CUDA_linalg_lu_solve", LU=LU, pivots=pivots, B=B, out=out)

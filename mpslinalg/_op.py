@@ -3,7 +3,7 @@
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -104,6 +104,13 @@ class _ForDynamo(MetaPathFinder):
 _for_dynamo = _ForDynamo()
 if "torch._dynamo" not in sys.modules:
     sys.meta_path.insert(0, _for_dynamo)
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """A block in which products of tensors on this device keep their precision."""
+    device = tensor.device.type
+    on = torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
 def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,5 +1,8 @@
 """QR factorisation: derivatives and public functions."""
 
+import cmath
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -124,8 +127,20 @@ def factor(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
     return Q, R
 
 
-def _by_lapack(A: Tensor, mode: str, out: Any) -> Any:
-    """torch.linalg.qr on the CPU, where MKL's cgeqrf divides by norms that underflow to zero.
+def may_be_repaired(A: Any, out: Any) -> bool:
+    """Whether the default mode has torch factor this on the CPU, and is to look at the result."""
+    return (
+        out is None
+        and _route.mode.name == "auto"
+        and isinstance(A, Tensor)
+        and A.is_cpu
+        and A.dtype == torch.complex64
+        and A.dim() >= 2
+    )
+
+
+def repaired(lapack: Callable[[Tensor], Any], ours: Callable[[Tensor], Any], A: Tensor) -> Any:
+    """LAPACK's factorisation, on the CPU, where MKL's cgeqrf divides by norms that underflow.
 
     Each step of a matrix of rank 1 or 2 leaves residuals smaller by a factor of eps; once they are
     below 1e-19 the result is NaN, with entries near 1 from 7 columns on, with small ones from 2.
@@ -133,14 +148,13 @@ def _by_lapack(A: Tensor, mode: str, out: Any) -> Any:
     result.
     """
     traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    result = None if traced else torch.linalg.qr(A, mode=mode)
-    if result is None or not all(bool(x.isfinite().all()) for x in result):
-        if traced or not cpu.compiler_found():
-            Q, R = torch.linalg.qr(A.to(torch.complex128), mode=mode)
-            result = Q.to(A.dtype), R.to(A.dtype)
-        else:
-            result = factor(A, mode)
-    return _out.named("linalg_qr", result, out)
+    result = None if traced else lapack(A)
+    # One sum takes 4 us where isfinite and all take 60; one that overflows costs time, no more.
+    if result is not None and all(cmath.isfinite(x.sum().item()) for x in result):
+        return result
+    if traced or not cpu.compiler_found():
+        return tuple(x.to(A.dtype) for x in lapack(A.to(torch.complex128)))
+    return ours(A)
 
 
 @public
@@ -173,13 +187,9 @@ def qr(A: Tensor, mode: str = "reduced", *, out: Any = None) -> Any:
     (2012) for TSQR; LAPACK's geqrf.
     """
     if not _route.kernels("qr", A):
-        if (
-            _route.mode.name == "auto"
-            and getattr(A, "is_cpu", False)
-            and A.dtype == torch.complex64
-            and _check.out(out, (A,), A.dtype, A.dtype)
-        ):
-            return _by_lapack(A, mode, out)
+        if may_be_repaired(A, out):
+            lapack, ours = partial(torch.linalg.qr, mode=mode), partial(factor, mode=mode)
+            return _out.named("linalg_qr", repaired(lapack, ours, A), None)
         return torch.linalg.qr(A, mode=mode, out=out)
     _check.same_device("linalg_qr", A=A, out=out)
     if not (_check.matrix(A) and mode in MODES and _check.out(out, (A,), A.dtype, A.dtype)):

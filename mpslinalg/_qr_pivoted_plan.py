@@ -25,7 +25,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     """What runs for these sizes, in a few words for `which`."""
     if max(m, n) <= _qr_plan.WIDTH:
         return "qr_pivoted_simd"
-    if n <= _qr_plan.WIDTH:
+    if n <= _qr_plan.WIDTH and not name.endswith("complete"):
         return f"{_qr_plan.regime('qr', dtype, batch, m, n, k)}, qr_pivoted_simd of R"
     tall = m >= TALL * n
     steps = "in one launch" if (n if tall else m) * n <= GROUP_ENTRIES else "a launch a step"

@@ -23,19 +23,22 @@ FEW_GROUPS = 128
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
-    """What runs for these sizes, in a few words for `which`."""
+    """What runs for these sizes, in a few words for `which`; a complete Q has its own name."""
+    tall = m > _rows(dtype)
+    spread = f"qr_project, qr_subtract; qr_expand, matmul for more than {PRODUCT} columns"
     if name in ("householder_product", "ormqr"):
-        tall = f"qr_project, qr_subtract; qr_expand, matmul for more than {PRODUCT} columns"
-        return f"qr_triangle, {'qr_apply' if m <= _rows(dtype) else tall}"
-    if name == "qr" and max(m, n) <= WIDTH:
+        return f"qr_triangle, {spread if tall else 'qr_apply'}"
+    if name.startswith("qr") and max(m, n) <= WIDTH:
         return "qr_simd"
     if name == "qr" and n <= WIDTH:
-        return "qr_group" if m <= _rows(dtype) else "qr_group, qr_combine"
-    if m > _rows(dtype):
+        return "qr_group, qr_combine" if tall else "qr_group"
+    if tall:
+        panels = f"qr_group for panels of {WIDTH} columns, qr_reconstruct"
         applied = "qr_project, qr_subtract" if n <= PRODUCT else "qr_expand, matmul"
-        return f"qr_group for panels of {WIDTH} columns, qr_reconstruct, {applied}"
-    blocked = f"qr_panel of {WIDTH} columns, qr_update"
-    return f"{blocked}, qr_apply" if name == "qr" else blocked
+    else:
+        panels = f"qr_panel of {WIDTH} columns"
+        applied = "qr_update, qr_apply" if name.startswith("qr") else "qr_update"
+    return f"{panels}, {applied}" if n > WIDTH or name.startswith("qr") else panels
 
 
 def _rows(dtype: torch.dtype) -> int:
@@ -137,7 +140,7 @@ def reduce(factor: Tensor, tau: Tensor, steps: int) -> Tensor:
     triangles = _empty_triangles(factor, steps)
     blocks = triangles.shape[1]
     workspace = empty((batch * m * WIDTH,), factor) if m > _rows(factor.dtype) else tau
-    update = kernel("qr", "qr_update", scalar(factor.dtype))
+    update = kernel("qr_reflectors", "qr_update", scalar(factor.dtype))
     for block in range(blocks):
         first = block * WIDTH
         last = min(first + WIDTH, steps)
@@ -175,7 +178,7 @@ def _tall_panel(
     expanded = 0 if last == n else (1 if n - last <= PRODUCT else 2)
     V = empty((batch, height if expanded else 1, width), factor)
     VT = empty(V.shape if expanded == 2 else (1,), factor)
-    kernel("qr", "qr_reconstruct", scalar(factor.dtype))(
+    kernel("qr_reflectors", "qr_reconstruct", scalar(factor.dtype))(
         Y, R, factor, tau, triangles, V, VT, m, n, first, width, triangles.shape[1], expanded,
         threads=(128 * -(-height // 128), batch), group=(128, 1),
     )  # fmt: skip
@@ -196,8 +199,10 @@ def _project(
     parts = empty((batch, spans, WIDTH, columns), V)
     layout = (rows, width, columns, V.stride(2), V.stride(0), *strides(C), conjugated)
     threads, group = (256 * -(-columns // WIDTH), spans, batch), (256, 1, 1)
-    kernel("qr", "qr_project", scalar(V.dtype))(V, C, parts, *layout, threads=threads, group=group)
-    kernel("qr", "qr_subtract", scalar(V.dtype))(
+    kernel("qr_reflectors", "qr_project", scalar(V.dtype))(
+        V, C, parts, *layout, threads=threads, group=group
+    )
+    kernel("qr_reflectors", "qr_subtract", scalar(V.dtype))(
         V, C, parts, triangles, *layout, first // WIDTH, triangles.shape[1], adjoint,
         threads=threads, group=group,
     )  # fmt: skip
@@ -205,7 +210,7 @@ def _project(
 
 def _identity(Q: Tensor) -> None:
     batch, m, columns = Q.shape
-    kernel("qr", "qr_identity", scalar(Q.dtype))(
+    kernel("qr_reflectors", "qr_identity", scalar(Q.dtype))(
         Q, m, columns, threads=(m, columns, batch), group=(32, 8, 1)
     )
 
@@ -236,7 +241,7 @@ def _apply(
         return
     if height > _rows(factor.dtype):
         V, VT = (empty((batch, height, width), factor) for _ in range(2))
-        kernel("qr", "qr_expand", scalar(factor.dtype))(
+        kernel("qr_reflectors", "qr_expand", scalar(factor.dtype))(
             factor, triangles, V, VT, m, n, first, width, triangles.shape[1], adjoint,
             threads=(128 * -(-height // 128), batch), group=(128, 1),
         )  # fmt: skip
@@ -246,7 +251,7 @@ def _apply(
         else:
             subtract_product(C, VT, product(V.mH, C))
         return
-    kernel("qr", "qr_apply", scalar(factor.dtype))(
+    kernel("qr_reflectors", "qr_apply", scalar(factor.dtype))(
         factor, triangles, C, m, n, first, width, triangles.shape[1], columns, *strides(C),
         adjoint, conjugated,
         threads=(256 * -(-columns // WIDTH), batch), group=(256, 1),
@@ -279,7 +284,7 @@ def _reflectors(A: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     tau = tau.resolve_conj().resolve_neg().reshape(-1, count).contiguous()
     batch, m, n = factor.shape
     blocks = triangles.shape[1]
-    kernel("qr", "qr_triangle", scalar(factor.dtype))(
+    kernel("qr_reflectors", "qr_triangle", scalar(factor.dtype))(
         factor, tau, triangles, m, n, count, threads=(256 * blocks, batch), group=(256, 1)
     )
     return factor, triangles

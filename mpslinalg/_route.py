@@ -7,7 +7,6 @@ import threading
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mpslinalg._check import DTYPES
@@ -19,20 +18,19 @@ from mpslinalg._engines.cpu import compiler_found
 INV_CPU_BATCH = 1024
 INV_CPU_N = 4
 # On an H200 (docs/data/h200-*.json, 2026-11-30) the kernels beat torch in every batch measured, of
-# which the smallest was this, but for two kinds in complex64: solve_triangular with 8 right-hand
-# sides of 48 and 64 rows (0.82 and 0.96 times torch's speed) and cholesky of 256 rows (0.93).
-# Single matrices of 1024 to 4096 mostly lose, and smaller ones were not measured.
+# which the smallest was this. Single matrices of 1024 to 4096 mostly lose, and smaller ones were
+# not measured. Torch's LDL takes a batch one matrix after another: 64 of 256 rows took it 650 ms
+# there, the kernels 0.7.
 CUDA_BATCH = 64
-CUDA_LOSING_SIDES = range(2, 9)
-CUDA_LOSING_TRIANGLES = range(33, 65)
-CUDA_LOSING_CHOLESKY = 129
+# A single matrix of so many rows and so few columns wins too: QR of 65536 x 8 by a factor of 5.
+CUDA_TALL = 65536
+CUDA_TALL_COLUMNS = 8
+CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
 CUDA_NOT_MEASURED = frozenset(
-    (
-        *("ldl_factor", "ldl_factor_ex", "ldl_solve"),
-        *("qr", "geqrf", "householder_product", "ormqr", "lstsq"),
-        *("svd", "svdvals"),
-    )
+    ("geqrf", "householder_product", "ormqr", "eigh", "eigvalsh", "svd", "svdvals")
 )
+# Rows of the largest matrices that these have kernels for, on any device.
+MAX_ROWS = {"eigh": 32, "eigvalsh": 32}
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 # Torch has nothing like these: on the CPU, and on CUDA, where its lstsq knows gels alone.
@@ -52,7 +50,9 @@ mode = _Mode()
 class _Blocks:
     """Blocks of `use` open in any thread; while there are none, no thread is asked for its mode."""
 
-    count = 0
+    # On the instance too, from the start: torch.compile guards where an attribute lies.
+    def __init__(self) -> None:
+        self.count = 0
 
 
 _blocks = _Blocks()
@@ -98,7 +98,7 @@ def goes_to_torch(first: Any) -> bool:
     return _blocks.count == 0 and getattr(first, "is_cpu", True)
 
 
-def kernels(name: str, A: Tensor, B: Tensor | None = None, pivot: bool = True) -> bool:
+def kernels(name: str, A: Tensor, pivot: bool = True) -> bool:
     """Whether `name` runs on kernels now. What is no tensor goes to torch, for torch's error."""
     if _blocks.count != 0 and mode.name != "auto":
         return mode.name == "kernels" and isinstance(A, Tensor)
@@ -113,8 +113,7 @@ def kernels(name: str, A: Tensor, B: Tensor | None = None, pivot: bool = True) -
     shape = A.shape
     if len(shape) < 2:
         return False
-    k = 1 if B is None or B.dim() < len(shape) else B.shape[-1]
-    return kernels_win(name, A.device.type, A.dtype, shape[:-2].numel(), shape[-2], shape[-1], k)
+    return kernels_win(name, A.device.type, shape[:-2].numel(), shape[-2], shape[-1])
 
 
 def _many_tiny(A: Tensor) -> bool:
@@ -123,18 +122,20 @@ def _many_tiny(A: Tensor) -> bool:
     return A.shape[:-2].numel() >= INV_CPU_BATCH and compiler_found()
 
 
-def kernels_win(
-    name: str, device: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int
-) -> bool:
-    """Whether kernels are what `auto` runs for a batch of m x n matrices and k right-hand sides."""
+def _built(name: str, n: int) -> bool:
+    return n <= MAX_ROWS.get(name, n)
+
+
+def kernels_win(name: str, device: str, batch: int, m: int, n: int) -> bool:
+    """Whether kernels are what `auto` runs for a batch of m x n matrices."""
+    if not _built(name, n):
+        return False
     if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS | CUDA_LACKS):
         return True
-    loses = dtype.is_complex and (
-        (name == "solve_triangular" and k in CUDA_LOSING_SIDES and n in CUDA_LOSING_TRIANGLES)
-        or (name in ("cholesky", "cholesky_ex") and n >= CUDA_LOSING_CHOLESKY)
-    )
-    measured = name not in CUDA_NOT_MEASURED
-    return device == "cuda" and batch >= CUDA_BATCH and measured and not loses
+    if device != "cuda" or name in CUDA_NOT_MEASURED:
+        return False
+    tall = name in CUDA_TALL_WINS and m >= CUDA_TALL and n <= CUDA_TALL_COLUMNS
+    return batch >= CUDA_BATCH or tall
 
 
 def which(name: str, *args: Any, **kwargs: Any) -> str:
@@ -179,16 +180,22 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
         return f"{name}: raises NotImplementedError: {words}"
     if words is not None:
         return f"{name}: torch.linalg on {device}: {words}"
-    if not kernels(operation, A, B, given.arguments.get("pivot", True)):
+    if not kernels(operation, A, given.arguments.get("pivot", True)):
+        if mode.name == "torch" and operation in CPU_LACKS:
+            return f"{name}: raises an error: torch.linalg has no such function"
         if mode.name == "torch":
             return f"{name}: torch.linalg on {device}: use('torch')"
         reason = "measured faster here" if device in ENGINES else "no engine for this device"
+        if not _built(operation, A.shape[-1]):
+            reason = f"the kernels take at most {MAX_ROWS[operation]} rows"
         return f"{name}: torch.linalg on {device}: {reason}"
     *batch, m, n = A.shape
     columns = -1 if given.arguments.get("left", True) else -2
     k = 1 if B is None or B.dim() < A.dim() else B.shape[columns]
     size = " x ".join(map(str, (*batch, m, n)))
     dtype = str(A.dtype).removeprefix("torch.")
+    if given.arguments.get("mode") == "complete" and m > n:
+        operation += " complete"
     kernel = regime(operation, A.dtype, math.prod(batch), m, n, k)
     engine = ENGINES[device].name + " engine" if device in ENGINES else f"no engine for {device}"
     return f"{name}: kernels ({engine}): {size} {dtype}, {kernel}"

@@ -75,7 +75,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True, out: Tensor | None = None)
 
     Source: LAPACK's gesv. Derivatives: Giles (2008).
     """
-    if not _route.kernels("solve", A, B):
+    if not _route.kernels("solve", A):
         result: Tensor = (
             torch.linalg.solve(A, B, left=left)
             if out is None
@@ -115,7 +115,7 @@ def solve_ex(
 
     Sizes, error bound and source: see `solve`.
     """
-    if not _route.kernels("solve_ex", A, B):
+    if not _route.kernels("solve_ex", A):
         return torch.linalg.solve_ex(A, B, left=left, check_errors=check_errors, out=out)
     _check.same_device("wrapper_CUDA__linalg_solve_ex", A=A, B=B, out=out)
     if not (

@@ -123,7 +123,7 @@ def solve_triangular(
     Source: Higham, "Accuracy and Stability of Numerical Algorithms", chapter 8; LAPACK's trtrs.
     Derivatives: Giles (2008).
     """
-    if not _route.kernels("solve_triangular", A, B):
+    if not _route.kernels("solve_triangular", A):
         result: Tensor = torch.linalg.solve_triangular(
             A, B, upper=upper, left=left, unitriangular=unitriangular, out=out
         )

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "ALLOWED_FACTOR",
+    "EIGH_THRESHOLD",
     "LU_THRESHOLD",
     "RATIO_FLOOR",
     "Matrix",
@@ -28,9 +29,11 @@ __all__ = [
     "cholesky_ratio",
     "compare",
     "determinant_ratio",
+    "eigh_ratio",
     "forward_ratio",
     "full_rank",
     "general",
+    "hermitian",
     "inverse_ratio",
     "ldl_ratio",
     "lstsq_ratio",
@@ -51,6 +54,8 @@ Trans: TypeAlias = Literal["N", "T", "C"]
 
 LU_THRESHOLD = 30.0
 """LAPACK's threshold for linear equations."""
+EIGH_THRESHOLD = 60.0
+"""LAPACK's threshold for symmetric eigenproblems."""
 ALLOWED_FACTOR = 3.0
 """Our own bar: at most this many times the ratio of SciPy's result in the same precision."""
 RATIO_FLOOR = 1.0
@@ -184,6 +189,25 @@ def svd_ratio(A: Array, U: Array, S: Array, Vh: Array) -> Ratios:
     for error, size in ((left, m), (right, n)):
         ratios = np.maximum(ratios, _ratio(error, np.asarray(size * eps), legal))
     return np.asarray(ratios)
+
+
+@np.errstate(all="ignore")
+def eigh_ratio(A: Array, values: Array, vectors: Array) -> Ratios:
+    """The larger of ||A - V L V^H|| / (n ||A|| eps) and ||I - V^H V|| / (n eps) (LAPACK's xSYT21).
+
+    A is a whole matrix, exactly hermitian. Values that do not ascend give inf.
+    """
+    eps = _eps(vectors)
+    A, L, V = _host(A), _host(values), _host(vectors)
+    n = A.shape[-1]
+    legal = (np.diff(L) >= 0).all(-1) & _finite(L, axis=-1) & _finite(V)
+    exponent = _exponent(A)
+    A, L = _ldexp(A, -exponent), _ldexp(L, -exponent[..., 0])
+    adjoint = V.conj().swapaxes(-2, -1)
+    residual = _norm(A - V * L[..., None, :] @ adjoint)
+    error = _norm(np.eye(n) - adjoint @ V)
+    of_vectors = _ratio(error, np.asarray(n * eps), legal)
+    return np.asarray(np.maximum(_ratio(residual, n * eps * _norm(A), legal), of_vectors))
 
 
 @np.errstate(all="ignore")
@@ -501,6 +525,55 @@ def positive_definite(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Mat
         if zero is not None:
             A[zero], A[:, zero] = 0.0, 0.0
         yield Matrix(name, _rounded(A * scale, dtype, tiny), 0 if zero is None else zero + 1)
+
+
+def hermitian(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:
+    """LAPACK's 18 families of symmetric and Hermitian eigenproblems (xDRVST), on the CPU, one each.
+
+    Zero; the identity; diagonal and dense matrices, U diag(d) U^H, with d of random signs, from 1
+    to eps evenly, geometrically, or clustered: 1 and all others eps; random and band matrices.
+    Where near over- or underflow they are multiplied by the square root of the range, up or down.
+    Entries of the random ones are normal; the band ones are a quarter of the diagonals of dense
+    ones. ``info`` is 0.
+    """
+    limits = np.finfo(_numpy(torch.empty(0, dtype=dtype)).dtype)
+    eps, tiny = float(limits.eps), float(limits.tiny)
+    large, small = tiny**-0.5, tiny**0.5
+    rng = np.random.default_rng(seed)
+    U = _orthonormal(rng, n, n, dtype)
+    signs = rng.choice((-1.0, 1.0), n)
+    steps = np.arange(n) / max(n - 1, 1)
+    arithmetic, geometric = signs * (1 - steps * (1 - eps)), signs * eps**steps
+    clustered = signs * np.where(np.arange(n) == 0, 1.0, eps)
+    normal = _normal(rng, (n, n), dtype)
+    bound = np.abs(np.subtract.outer(np.arange(n), np.arange(n))) <= n // 4
+
+    def dense(d: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(U * d @ U.conj().T)
+
+    families = (
+        ("zero", np.zeros((n, n))),
+        ("identity", np.eye(n)),
+        ("diagonal_arithmetic", np.diag(arithmetic)),
+        ("diagonal_geometric", np.diag(geometric)),
+        ("diagonal_clustered", np.diag(clustered)),
+        ("diagonal_near_overflow", np.diag(geometric) * large),
+        ("diagonal_near_underflow", np.diag(geometric) * small),
+        ("arithmetic", dense(arithmetic)),
+        ("geometric", dense(geometric)),
+        ("clustered", dense(clustered)),
+        ("near_overflow", dense(arithmetic) * large),
+        ("near_underflow", dense(arithmetic) * small),
+        ("random", normal),
+        ("random_near_overflow", normal * large),
+        ("random_near_underflow", normal * small),
+        ("band_arithmetic", dense(arithmetic) * bound),
+        ("band_near_overflow", dense(arithmetic) * bound * large),
+        ("band_near_underflow", dense(arithmetic) * bound * small),
+    )
+    for name, A in families:
+        A = np.asarray(A, U.dtype)
+        yield Matrix(name, _rounded((A + A.conj().T) / 2, dtype, tiny), 0)
 
 
 def full_rank(n_rows: int, n_cols: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:

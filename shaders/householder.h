@@ -68,3 +68,22 @@ template <typename R> inline int exponent_of(R largest) {
   if (largest > R(0) && largest < R(INFINITY)) frexp(largest, exponent);
   return exponent;
 }
+
+// What the lanes of a team read of the column whose turn it is, kept twice: a step's writes never
+// meet the reads of the step before.
+template <typename T> struct Pivot {
+  threadgroup T* entries;
+  uint stride;
+
+  threadgroup T* at(uint step) const thread { return entries + (step & 1) * stride; }
+};
+
+template <typename T, int N>
+inline threadgroup const T* share(thread const T (&a)[N], bool own, threadgroup T* entries) {
+  if (own) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) entries[i] = a[i];
+  }
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  return entries;
+}

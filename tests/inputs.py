@@ -50,6 +50,18 @@ def definite(n: int, dtype: torch.dtype) -> Gallery:
     return Gallery(torch.stack([M.A for M in matrices]), np.array([M.info for M in matrices]))
 
 
+@functools.cache
+def hermitian(n: int, dtype: torch.dtype) -> Tensor:
+    """All families of hermitian matrices of one size."""
+    return torch.stack([M.A for M in testing.hermitian(n, dtype, seed=n)])
+
+
+def random_hermitian(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """Random matrices, exactly hermitian."""
+    X = testing.random(shape, dtype, seed)
+    return (X + X.mH) / 2
+
+
 def random_definite(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
     """Well-conditioned positive definite matrices, exactly hermitian."""
     X = testing.random(shape, dtype, seed)

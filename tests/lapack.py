@@ -188,6 +188,16 @@ def gels(A: Tensor, B: Tensor) -> Array:
     return X
 
 
+def eigh(A: Tensor) -> tuple[Array, Array]:
+    """Ascending eigenvalues, and eigenvectors, of the lower triangle, by syevd or heevd."""
+    a = A.numpy(force=True)
+    values, vectors = np.empty(a.shape[:-1], a.real.dtype), np.empty_like(a)
+    for i in np.ndindex(*a.shape[:-2]):
+        if a.shape[-1] != 0:
+            values[i], vectors[i] = scipy.linalg.eigh(a[i], driver="evd")
+    return values, vectors
+
+
 def qr_pivoted(A: Tensor, mode: str = "reduced") -> tuple[Array, Array, Array]:
     """Q, R and the order of the columns of one matrix."""
     kind: Any = "full" if mode == "complete" else "economic"

@@ -91,7 +91,20 @@ def svd_projections(A: Tensor) -> tuple[Tensor, ...]:
     return S, (U * weights) @ U.mH, (Vh.mH * weights) @ Vh, (U * weights) @ Vh
 
 
+def eigh(UPLO: str) -> Callable[..., Any]:
+    """Eigenvalues and projectors on eigenvectors, which no sign or phase changes."""
+
+    def function(A: Tensor) -> tuple[Tensor, Tensor]:
+        L, V = LA.eigh(definite(A), UPLO)
+        return L, V[..., :, None, :] * V[..., None, :, :].conj()
+
+    return function
+
+
 CASES = [
+    Case("eigh", eigh("L"), ((3, 3),)),
+    Case("eigh_upper", eigh("U"), ((2, 3, 3),)),
+    Case("eigvalsh", lambda A: LA.eigvalsh(definite(A)), ((2, 3, 3),)),
     Case("cholesky", lambda A: LA.cholesky(definite(A)), ((3, 3),)),
     Case("cholesky_upper", lambda A: LA.cholesky_ex(definite(A), upper=True).L, ((2, 3, 3),)),
     Case("cholesky_solve", lambda L, B: LA.cholesky_solve(B, L), ((3, 3), (3, 2))),
@@ -153,6 +166,9 @@ COMPILED = [
         "cholesky_upper",
         "cholesky_solve_upper",
         "cholesky_inverse",
+        "eigh",
+        "eigh_upper",
+        "eigvalsh",
         "householder_product",
         "lstsq",
         "gelsy",
@@ -286,6 +302,8 @@ TRANSFORMS: list[tuple[str, str, Callable[..., Any]]] = [
     *((name, "grad", torch.func.grad) for name in ("det", "inv", "lu_factor", "lu_solve", "solve")),
     ("slogdet", "vmap_jacrev", lambda f: torch.vmap(torch.func.jacrev(f))),
     ("cholesky", "grad", torch.func.grad),
+    ("eigh", "grad", torch.func.grad),
+    ("eigvalsh", "jacfwd", torch.func.jacfwd),
     ("cholesky_solve", "jacfwd", torch.func.jacfwd),
     ("qr", "grad", torch.func.grad),
     ("qr", "jacfwd", torch.func.jacfwd),
@@ -360,6 +378,7 @@ def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
         "lu_solve": [(LU, P, B, 0), (LU.to(torch.complex64), P, B.to(torch.complex64), 2)],
         "lu_det": [(LU, P)],
         "lu_unpack": [(LU, P, True, True), (LU, P, False, True), (LU, P, True, False)],
+        "eigh": [(definite, True, True), (definite[0].to(torch.complex64).mH, False, False)],
         "ldl_factor": [(A, False), (A.to(torch.complex64).mH, True)],
         "ldl_solve": [(A, P, B, False), (A.to(torch.complex64), -P, B.to(torch.complex64), True)],
         "product": [(A, B), (wide.mH, wide)],
@@ -568,7 +587,7 @@ def test_gradients_are_differences_of_scipys(
 
 
 @pytest.mark.parametrize(
-    "name", ["inv", "det", "slogdet", "lu_factor", "lu", "cholesky_inverse", "qr"]
+    "name", ["inv", "det", "slogdet", "lu_factor", "lu", "cholesky_inverse", "qr", "eigvalsh"]
 )
 def test_forward_over_forward_is_refused(name: str, device: str) -> None:
     """An outer forward level does not see the inner one's rule: the result would be zero."""
@@ -590,7 +609,7 @@ def test_forward_over_forward_is_refused(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0)])
 @pytest.mark.parametrize(
-    "name", ["lu_factor", "lu", "inv", "det", "cholesky", "cholesky_inverse", "qr"]
+    "name", ["lu_factor", "lu", "inv", "det", "cholesky", "cholesky_inverse", "qr", "eigh"]
 )
 def test_empty_matrices_have_empty_gradients(
     name: str, shape: tuple[int, ...], device: str

@@ -160,3 +160,22 @@ def test_gradients_are_torchs(dtype: torch.dtype, device: str) -> None:
             results.append((result, *torch.autograd.grad(result, inputs, given)))
         for mine, his in zip(*results, strict=True):
             torch.testing.assert_close(mine, his)
+
+
+def test_watched_within_autocast(device: str) -> None:
+    A, tau = (x.to(device) for x in torch.geqrf(testing.random((40, 36), torch.float32)))
+    C = testing.random((40, 5), torch.float32).to(device)
+    Q, X = LA.householder_product(A, tau), LA.ormqr(A, tau, C)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        watched = A.clone().requires_grad_()
+        torch.testing.assert_close(LA.householder_product(watched, tau), Q, rtol=0, atol=1e-5)
+        torch.testing.assert_close(LA.ormqr(watched, tau, C), X, rtol=0, atol=1e-5)
+
+
+def test_geqrf_of_rank_one_on_the_cpu() -> None:
+    A = 1j * torch.ones(7, 7, dtype=torch.complex64)
+    with LA.use("auto"):
+        a, tau = LA.geqrf(A)
+        assert isinstance(LA.geqrf(A), torch.return_types.geqrf)
+        Q = LA.householder_product(a, tau)
+    assert testing.qr_ratio(A, Q, a.triu()) < 30

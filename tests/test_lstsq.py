@@ -12,6 +12,7 @@ from torch import Tensor
 import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import compare
+from tests import lapack
 from tests.inputs import DOUBLES, SINGLES, name, on
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -24,21 +25,6 @@ each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 def double(A: Any) -> NDArray[Any]:
     a = A.numpy(force=True) if isinstance(A, Tensor) else A
     return np.asarray(a.astype(np.complex128 if np.iscomplexobj(a) else np.float64))
-
-
-def gels(A: Tensor, B: Tensor) -> NDArray[Any]:
-    """LAPACK in the precision of A."""
-    a, b = A.numpy(), B.numpy()
-    m, n = a.shape[-2:]
-    (routine,) = scipy.linalg.get_lapack_funcs(("gels",), (a,))
-    X = np.empty((*b.shape[:-2], n, b.shape[-1]), b.dtype)
-    for i in np.ndindex(*b.shape[:-2]):
-        padded = np.zeros((max(m, n), b.shape[-1]), b.dtype)
-        padded[:m] = b[i]
-        _, x, info = routine(a[i], padded)
-        assert info == 0
-        X[i] = x[:n]
-    return X
 
 
 def norm(A: NDArray[Any]) -> NDArray[Any]:
@@ -79,7 +65,7 @@ def test_gels(dtype: torch.dtype, size: tuple[int, int], columns: int, device: s
     result = LA.lstsq(on(device, A), on(device, B), driver="gels")
     X = result.solution
     assert X.shape == (6, n, columns)
-    ours, theirs = ratio(A, X, B), ratio(A, gels(A, B), B)
+    ours, theirs = ratio(A, X, B), ratio(A, lapack.gels(A, B), B)
     compare(ours.max(), theirs.max())
     alone = LA.lstsq(on(device, A[3]), on(device, B[3]), driver="gels").solution
     assert torch.equal(alone, X[3])
@@ -177,7 +163,7 @@ def test_gels_of_the_families(dtype: torch.dtype, device: str) -> None:
         A = families(m, n, dtype)[0][:3]
         B = A @ testing.random((3, n, 2), dtype, seed=2)
         X = LA.lstsq(on(device, A), on(device, B), driver="gels").solution
-        compare(ratio(A, X, B).max(), ratio(A, gels(A, B), B).max())
+        compare(ratio(A, X, B).max(), ratio(A, lapack.gels(A, B), B).max())
 
 
 @pytest.mark.parametrize("rcond", [None, 0.0, 1e-3, 0.5, 2])
@@ -312,3 +298,72 @@ def test_other_drivers_are_torchs(driver: str) -> None:
     ):
         # LAPACK sums in an order that depends on where the memory begins.
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (40, 35)], ids=name)
+@each_dtype
+def test_gels_of_a_matrix_of_zeros_is_zero(
+    dtype: torch.dtype, shape: tuple[int, int], device: str
+) -> None:
+    A = testing.random((3, *shape), dtype)
+    A[1] = 0
+    B = testing.random((3, shape[0], 2), dtype)
+    for watched in (False, True):
+        given = on(device, A).requires_grad_(watched)
+        X, residuals, *_ = LA.lstsq(given, on(device, B), driver="gels")
+        assert not X[1].any()
+        if shape[0] > shape[1]:
+            expected = B[1].abs().square().sum(-2)
+            torch.testing.assert_close(residuals[1].detach().cpu(), expected)
+        torch.testing.assert_close(X[::2], LA.lstsq(given[::2], on(device, B[::2])).solution)
+
+
+@pytest.mark.parametrize("shape", [(600, 5), (5, 600), (40, 35)], ids=name)
+@pytest.mark.parametrize("watched", [False, True])
+def test_an_overflow_is_no_number(watched: bool, shape: tuple[int, int], device: str) -> None:
+    A = testing.random((2, *shape), torch.float32).abs()
+    A[1] *= 3e38 / A[1].max()
+    given = on(device, A).requires_grad_(watched)
+    X = LA.lstsq(given, on(device, torch.ones(2, shape[0], 1)), driver="gels").solution
+    assert X[0].isfinite().all()
+    assert X[1].isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (3, 6)], ids=name)
+def test_watched_within_autocast(shape: tuple[int, int], device: str) -> None:
+    A, B = (on(device, testing.random(s, torch.float32)) for s in (shape, (shape[0], 1)))
+    expected = LA.lstsq(A, B, driver="gels").solution
+    with torch.autocast(device, dtype=torch.bfloat16):
+        X = LA.lstsq(A.clone().requires_grad_(), B, driver="gels").solution
+        torch.testing.assert_close(X, expected, rtol=1e-5, atol=1e-5)
+        halves = LA.lstsq(A.bfloat16(), B.bfloat16(), driver="gels").solution
+        assert halves.dtype == torch.float32
+
+
+@each_driver
+@pytest.mark.parametrize("rcond", [np.float32(1e-6), np.int64(0), torch.tensor(1e-5)], ids=repr)
+def test_numbers_of_any_kind(rcond: Any, driver: str, device: str) -> None:
+    A, B = (on(device, testing.random(s, torch.float32)) for s in ((6, 6), (6, 1)))
+    X = LA.lstsq(A, B, rcond=rcond, driver=driver).solution
+    assert ratio(A.cpu(), X, B.cpu()).max() < 30
+
+
+@each_driver
+@pytest.mark.parametrize("shape", [(0, 5, 3), (0, 3), (3, 0)], ids=name)
+def test_gradients_of_empty_problems(shape: tuple[int, ...], driver: str, device: str) -> None:
+    A = torch.zeros(shape, device=device, requires_grad=True)
+    B = torch.zeros((*shape[:-1], 2), device=device)
+    LA.lstsq(A, B, driver=driver).solution.sum().backward()
+    assert A.grad is not None
+    assert not A.grad.any()
+
+
+def test_vmap_over_nothing(device: str) -> None:
+    A, B = torch.zeros(0, 5, 3, device=device), torch.zeros(0, 5, 2, device=device)
+    X = torch.vmap(lambda a, b: LA.lstsq(a, b, driver="gels").solution)(A, B)
+    assert X.shape == (0, 3, 2)
+
+
+def test_shapes_that_torch_takes_by_accident(device: str) -> None:
+    with pytest.raises(RuntimeError, match=r"whose shapes fit, but got .*\[1, 3, 2\]"):
+        LA.lstsq(torch.ones(1, 3, 2, device=device), torch.ones(3, 2, device=device), driver="gels")

@@ -43,6 +43,8 @@ def test_public_names() -> None:
         "cholesky_inverse",
         "cholesky_solve",
         "det",
+        "eigh",
+        "eigvalsh",
         "geqrf",
         "householder_product",
         "inv",

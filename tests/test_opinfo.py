@@ -24,6 +24,7 @@ NAMES = [
     "linalg.cholesky",
     "linalg.cholesky_ex",
     "linalg.det",
+    "linalg.eigvalsh",
     "linalg.householder_product",
     "linalg.inv",
     "linalg.inv_ex",

@@ -31,6 +31,8 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "cholesky_ex": LA.cholesky_ex,
     "cholesky_solve": lambda A: LA.cholesky_solve(A, A),
     "cholesky_inverse": LA.cholesky_inverse,
+    "eigh": LA.eigh,
+    "eigvalsh": LA.eigvalsh,
     "qr": LA.qr,
     "svd": LA.svd,
     "svdvals": LA.svdvals,
@@ -220,7 +222,7 @@ def test_which_of_a_submodule() -> None:
     "name", ["solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"]
 )
 def test_auto_on_cuda_takes_the_kernels_of_gated_delta(name: str) -> None:
-    assert _route.kernels_win(name, "cuda", torch.float32, 1, 3, 16, 1)
+    assert _route.kernels_win(name, "cuda", 1, 3, 16)
     assert hasattr(LA.gated_delta, name)
 
 
@@ -270,7 +272,8 @@ def test_which_of_what_is_no_matrix(A: Any) -> None:
         ("cholesky", 300, "cholesky_panel of 128 columns, cholesky_below, products"),
         ("qr", 32, "qr_simd"),
         ("svd", 32, "svd_simd"),
-        ("geqrf", 4, "qr_panel of 32 columns, qr_update"),
+        ("geqrf", 4, "qr_panel of 32 columns"),
+        ("geqrf", 40, "qr_panel of 32 columns, qr_update"),
         ("cholesky_inverse", 32, "cholesky_inverse_simd"),
         ("ldl_factor", 300, "ldl_panel of 31 columns, ldl_update"),
     ],
@@ -279,3 +282,27 @@ def test_which_names_the_kernels(name: str, n: int, kernels: str) -> None:
     with LA.use("kernels"):
         args = (torch.ones(n, n),) * (1 + (name == "solve"))
         assert LA.which(name, *args).endswith(kernels)
+
+
+def test_which_knows_modes_and_drivers() -> None:
+    A, B = torch.ones(40, 8), torch.ones(40, 1)
+    with LA.use("kernels"):
+        assert LA.which("qr", A).endswith("qr_group")
+        assert LA.which("qr", A, "complete").endswith("qr_panel of 32 columns, qr_update, qr_apply")
+        assert LA.which("qr_pivoted", A, "complete").endswith("qr_apply")
+        assert LA.which("lstsq", A, B, driver="none").startswith("lstsq: torch.linalg")
+        with pytest.raises(RuntimeError, match="driver"):
+            LA.lstsq(A, B, driver="none")
+    with LA.use("torch"):
+        assert LA.which("qr_pivoted", A).startswith("qr_pivoted: raises an error")
+
+
+def test_auto_on_cuda_takes_what_won_there() -> None:
+    for name in ("lu_factor", "solve_triangular", "cholesky", "ldl_factor", "qr", "lstsq"):
+        assert _route.kernels_win(name, "cuda", 64, 8, 8)
+        assert not _route.kernels_win(name, "cuda", 1, 1024, 1024)
+    assert _route.kernels_win("qr", "cuda", 1, 65536, 8)
+    assert not _route.kernels_win("lu_factor", "cuda", 1, 65536, 8)
+    assert not _route.kernels_win("geqrf", "cuda", 64, 8, 8)
+    assert not _route.kernels_win("qr", "meta", 64, 8, 8)
+    assert _route.kernels_win("geqrf", "mps", 1, 8, 8)

@@ -18,6 +18,7 @@ from torch import Tensor
 from mpslinalg import (
     _cholesky_plan,
     _determinant_plan,
+    _eigh_plan,
     _engines,
     _gated_delta_plan,
     _inverse_plan,
@@ -166,8 +167,14 @@ def run_qr(dtype: torch.dtype) -> None:
     _qr_plan.householder_product(A, tau)
     _qr_plan.ormqr(A, tau, A, True, True)
     _lstsq_plan.gels(A, A)
-    A, wide = torch.zeros(1, 600, 1, dtype=dtype), _qr_plan.PRODUCT + 1
+    A, wide = torch.zeros(1, 600, 1, dtype=dtype), _products.PRODUCT + 1
     _qr_plan.ormqr(A, tau[:1, :1], torch.zeros(1, 600, wide, dtype=dtype), True, True)
+
+
+def run_eigh(dtype: torch.dtype) -> None:
+    """Each width of a simdgroup's team."""
+    for n in (3, 8, 16, 32):
+        _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, True)
 
 
 def run_gated_delta() -> None:
@@ -197,8 +204,9 @@ def all_launches() -> dict[str, set[Launch]]:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
                     found.setdefault(launch.shader, set()).add(launch)
-            for launch in recorded(partial(run_qr, dtype), side_by_side=True):
-                found.setdefault(launch.shader, set()).add(launch)
+            for plans in (run_qr, run_eigh):
+                for launch in recorded(partial(plans, dtype), side_by_side=True):
+                    found.setdefault(launch.shader, set()).add(launch)
         for launch in recorded(run_gated_delta, side_by_side=True):
             found.setdefault(launch.shader, set()).add(launch)
     return found

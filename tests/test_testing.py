@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from mpslinalg import testing
-from mpslinalg.testing import LU_THRESHOLD, Matrix
+from mpslinalg.testing import EIGH_THRESHOLD, LU_THRESHOLD, Matrix
 from tests import lapack
 
 DTYPES = (torch.float32, torch.complex64, torch.float64, torch.complex128)
@@ -239,6 +239,38 @@ def test_positive_definite_gallery(n: int, dtype: torch.dtype) -> None:
             scales = {"near_underflow": 0.25 * tiny / eps, "near_overflow": 4 * eps / tiny}
             largest = values[-1] * double.abs().max() / scales.get(name, 1.0)
             assert largest == pytest.approx(1.0, rel=1e-5)
+
+
+@each_dtype
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_eigh_ratio(n: int, dtype: torch.dtype) -> None:
+    eps, tiny = torch.finfo(dtype).eps, torch.finfo(dtype).tiny
+    matrices = {M.name: M.A for M in testing.hermitian(n, dtype)}
+    assert len(matrices) == 18
+    for name, A in matrices.items():
+        assert torch.equal(A, A.mH)
+        L, V = lapack.eigh(A)
+        assert testing.eigh_ratio(A, L, V) < 5, name
+        if A.any():
+            assert testing.eigh_ratio(A, L * (1 + 200 * n * eps), V) > EIGH_THRESHOLD, name
+        assert testing.eigh_ratio(A, L, V * (1 + 100 * n * eps)) > EIGH_THRESHOLD, name
+        scale = 1.0
+        if "near" in name:
+            scale = tiny**-0.5 if "overflow" in name else tiny**0.5
+        assert A.abs().max() / scale <= 4
+        sizes = np.abs(L[np.abs(L).argsort()]).astype(float) / scale
+        last = eps if n > 1 else 1.0
+        if name in ("diagonal_clustered", "clustered"):
+            assert sizes[:-1] == pytest.approx(np.full(n - 1, eps), abs=8 * eps)
+            assert sizes[-1] == pytest.approx(1.0)
+        elif "arithmetic" in name and "band" not in name:
+            assert sizes == pytest.approx(np.linspace(last, 1.0, n), abs=20 * eps)
+    L, V = lapack.eigh(matrices["random"])
+    V[0, 0] = np.nan
+    assert testing.eigh_ratio(matrices["random"], L, V) == np.inf
+    if n > 1:
+        L, V = lapack.eigh(matrices["random"])
+        assert testing.eigh_ratio(matrices["random"], L[::-1], V[:, ::-1]) == np.inf
 
 
 def test_inverse_ratio_by_hand() -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _qr_plan, testing
+from mpslinalg._products import PRODUCT
 from mpslinalg.testing import compare
 from tests import lapack
 from tests.inputs import DOUBLES, SINGLES, VIEWS, full_rank, name, on
@@ -139,7 +140,7 @@ def test_strides(dtype: torch.dtype, shape: tuple[int, int], view: str, device: 
     assert torch.equal(R_view, R)
 
 
-@pytest.mark.parametrize("product", [0, _qr_plan.PRODUCT], ids=["gemm", "kernels"])
+@pytest.mark.parametrize("product", [0, PRODUCT], ids=["gemm", "kernels"])
 @each_dtype
 def test_tall_panels(
     dtype: torch.dtype, product: int, device: str, monkeypatch: pytest.MonkeyPatch
