@@ -4,6 +4,7 @@ import inspect
 import math
 import sys
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -29,8 +30,6 @@ CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
 CUDA_NOT_MEASURED = frozenset(
     ("geqrf", "householder_product", "ormqr", "eigh", "eigvalsh", "svd", "svdvals")
 )
-# Rows of the largest matrices that these have kernels for, on any device.
-MAX_ROWS = {"eigh": 32, "eigvalsh": 32}
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 # Torch has nothing like these: on the CPU, and on CUDA, where its lstsq knows gels alone.
@@ -122,14 +121,18 @@ def _many_tiny(A: Tensor) -> bool:
     return A.shape[:-2].numel() >= INV_CPU_BATCH and compiler_found()
 
 
-def _built(name: str, n: int) -> bool:
-    return n <= MAX_ROWS.get(name, n)
+def kernels_if_built(name: str, A: Tensor, lacking: Callable[[Tensor], str | None]) -> bool:
+    """`kernels` of a function that lacks some sizes; raises where only they may run and lack one."""
+    if not kernels(name, A):
+        return False
+    words = lacking(A) if A.dim() >= 2 and A.dtype in DTYPES else None
+    if words is not None and mode.name == "kernels":
+        raise NotImplementedError(f"mpslinalg.{name}: {words}; mpslinalg.use('auto') runs torch")
+    return words is None
 
 
 def kernels_win(name: str, device: str, batch: int, m: int, n: int) -> bool:
     """Whether kernels are what `auto` runs for a batch of m x n matrices."""
-    if not _built(name, n):
-        return False
     if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS | CUDA_LACKS):
         return True
     if device != "cuda" or name in CUDA_NOT_MEASURED:
@@ -186,8 +189,6 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
         if mode.name == "torch":
             return f"{name}: torch.linalg on {device}: use('torch')"
         reason = "measured faster here" if device in ENGINES else "no engine for this device"
-        if not _built(operation, A.shape[-1]):
-            reason = f"the kernels take at most {MAX_ROWS[operation]} rows"
         return f"{name}: torch.linalg on {device}: {reason}"
     *batch, m, n = A.shape
     columns = -1 if given.arguments.get("left", True) else -2

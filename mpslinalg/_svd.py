@@ -204,16 +204,6 @@ def _driver_for_torch(A: Any, driver: Any) -> Any:
     return None if known and not getattr(A, "is_cuda", False) else driver
 
 
-def _runs(name: str, A: Any) -> bool:
-    """Whether kernels run; raises where only they may and there are none for the size."""
-    if not _route.kernels(name, A):
-        return False
-    words = lacking(A) if _check.matrix(A) else None
-    if words is not None and _route.mode.name == "kernels":
-        raise NotImplementedError(f"mpslinalg.{name}: {words}; mpslinalg.use('auto') runs torch")
-    return words is None
-
-
 @public
 def svd(
     A: Tensor, full_matrices: bool = True, *, driver: str | None = None, out: Any = None
@@ -252,7 +242,7 @@ def svd(
     Source: Demmel, Veselic, "Jacobi's method is more accurate than QR" (1992); de Rijk (1989);
     LAPACK's gesvj.
     """
-    if not (isinstance(A, Tensor) and _runs("svd", A)):
+    if not (isinstance(A, Tensor) and _route.kernels_if_built("svd", A, lacking)):
         given = _driver_for_torch(A, driver)
         return torch.linalg.svd(A, full_matrices, driver=given, out=out)
     _check.same_device("linalg_svd", A=A, out=out)
@@ -291,7 +281,7 @@ def svdvals(A: Tensor, *, driver: str | None = None, out: Tensor | None = None) 
 
     Sizes, accuracy and source: see `svd`; only the turns of V are left out.
     """
-    if not (isinstance(A, Tensor) and _runs("svdvals", A)):
+    if not (isinstance(A, Tensor) and _route.kernels_if_built("svdvals", A, lacking)):
         values: Tensor = torch.linalg.svdvals(A, driver=_driver_for_torch(A, driver), out=out)
         return values
     _check.same_device("linalg_svdvals", A=A, out=out)
