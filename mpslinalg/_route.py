@@ -122,7 +122,7 @@ def _many_tiny(A: Tensor) -> bool:
 
 
 def kernels_if_built(name: str, A: Tensor, lacking: Callable[[Tensor], str | None]) -> bool:
-    """`kernels` of a function that lacks some sizes; raises where only they may run and lack one."""
+    """`kernels` of a function that lacks sizes; raises where nothing else may run and one lacks."""
     if not kernels(name, A):
         return False
     words = lacking(A) if A.dim() >= 2 and A.dtype in DTYPES else None
