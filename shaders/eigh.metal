@@ -4,10 +4,6 @@
 // Sweeps after which a matrix counts as one that does not converge; usual are five to eight.
 constexpr constant int MAX_SWEEPS = 30;
 
-template <typename R> inline R unit_roundoff() {
-  return sizeof(R) == 4 ? R(0x1p-24f) : R(0x1p-53f);
-}
-
 // An entry that is less counts as zero, where the largest of the matrix is near 1.
 template <typename R> inline R negligible_entry() {
   return R(0x1p-100f) * (sizeof(R) == 4 ? R(1) : R(0x1p-120f));

@@ -1,5 +1,9 @@
 // Householder's reflections of columns, scaled so that no square over- or underflows.
 
+template <typename R> inline R unit_roundoff() {
+  return sizeof(R) == 4 ? R(0x1p-24f) : R(0x1p-53f);
+}
+
 template <typename T> inline real_t<T> real_part(T a) {
   if constexpr (scalar_traits<T>::complex) {
     return a.x;

@@ -3,17 +3,13 @@
 #include "reduce.h"
 
 // Sweeps over all pairs of columns until a matrix counts as one that does not converge.
-constant constexpr uint SWEEPS = 30;
-
-template <typename R> inline R unit_roundoff() {
-  return sizeof(R) == 4 ? R(0x1p-24f) : R(0x1p-53f);
-}
+constexpr constant uint SWEEPS = 30;
 
 // How far below the largest entry a column may shrink: beyond, its singular value is no number.
 template <typename R> inline int least_exponent() { return sizeof(R) == 4 ? -126 : -1022; }
 
 // A column of zeros comes after all others.
-constant constexpr int OF_ZERO = -4000;
+constexpr constant int OF_ZERO = -4000;
 
 template <typename T> inline bool is_finite(T a) {
   const T nothing = a - a;
