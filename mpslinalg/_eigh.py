@@ -81,16 +81,10 @@ def _refuse_phase(P: Tensor) -> None:
 
     Tracing and transforms cannot look at the gradient.
     """
-    if (
-        not P.is_complex()
-        or type(P) is not Tensor
-        or torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._functorch.is_legacy_batchedtensor(P)
-    ):
+    if not (P.is_complex() and _op.visible(P)):
         return
     turning = P.detach().diagonal(dim1=-2, dim2=-1).imag
-    if bool((turning.abs() > 1e-2).any()):
+    if bool((turning.abs() > _op.PHASE_TOLERANCE).any()):
         raise RuntimeError(
             "linalg_eigh_backward: The eigenvectors in the complex case are specified up to "
             "multiplication by e^{i phi}. The specified loss function depends on this quantity, "

@@ -106,6 +106,19 @@ if "torch._dynamo" not in sys.modules:
     sys.meta_path.insert(0, _for_dynamo)
 
 
+# From torch: imaginary parts up to which a loss counts as independent of phases.
+PHASE_TOLERANCE = 1e-2
+
+
+def visible(*tensors: Tensor) -> bool:
+    """Whether values may be looked at: nothing traces or transforms the tensors."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return not any(
+        type(x) is not Tensor or torch._C._functorch.is_legacy_batchedtensor(x) for x in tensors
+    )
+
+
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     """A block in which products of tensors on this device keep their precision."""
     device = tensor.device.type

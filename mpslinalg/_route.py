@@ -20,8 +20,8 @@ INV_CPU_BATCH = 1024
 INV_CPU_N = 4
 # On an H200 (docs/data/h200-*.json, 2026-11-30) the kernels beat torch in every batch measured, of
 # which the smallest was this. Single matrices of 1024 to 4096 mostly lose, and smaller ones were
-# not measured. Torch's LDL takes a batch one matrix after another: 64 of 256 rows took it 650 ms
-# there, the kernels 0.7.
+# not measured. LDL has no such run: by a profile on the same day, before its panels were rewritten,
+# 64 matrices of 256 rows took torch, which goes from one to the next, 650 ms and the kernels 0.7.
 CUDA_BATCH = 64
 # A single matrix of so many rows and so few columns wins too: QR of 65536 x 8 by a factor of 5.
 CUDA_TALL = 65536

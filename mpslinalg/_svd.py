@@ -183,15 +183,10 @@ def _push_forward(U: Tensor, S: Tensor, Vh: Tensor, dA: Tensor) -> tuple[Tensor,
 
 def _check_phases(of_U: Tensor, of_V: Tensor) -> None:
     """Raise torch's error where a loss depends on phases. What is traced cannot be looked at."""
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or type(of_U) is not Tensor
-        or any(torch._C._functorch.is_legacy_batchedtensor(x) for x in (of_U, of_V))
-    ):
+    if not _op.visible(of_U, of_V):
         return
     u, v = (x.diagonal(dim1=-2, dim2=-1).imag for x in (of_U, of_V))
-    if not torch.allclose(u, -v, rtol=1e-2, atol=1e-2):
+    if not torch.allclose(u, -v, _op.PHASE_TOLERANCE, _op.PHASE_TOLERANCE):
         raise RuntimeError(
             "svd_backward: The singular vectors in the complex case are specified up to "
             "multiplication by e^{i phi}. The specified loss function depends on this phase term, "

@@ -163,13 +163,17 @@ def test_gradients_are_torchs(dtype: torch.dtype, device: str) -> None:
 
 
 def test_watched_within_autocast(device: str) -> None:
-    A, tau = (x.to(device) for x in torch.geqrf(testing.random((40, 36), torch.float32)))
-    C = testing.random((40, 5), torch.float32).to(device)
-    Q, X = LA.householder_product(A, tau), LA.ormqr(A, tau, C)
+    A = testing.random((40, 36), torch.float32)
+    a, tau = torch.geqrf(A)
+    C = testing.random((40, 5), torch.float32)
+    watched = a.to(device).requires_grad_()
     with torch.autocast(device, dtype=torch.bfloat16):
-        watched = A.clone().requires_grad_()
-        torch.testing.assert_close(LA.householder_product(watched, tau), Q, rtol=0, atol=1e-5)
-        torch.testing.assert_close(LA.ormqr(watched, tau, C), X, rtol=0, atol=1e-5)
+        Q = LA.householder_product(watched, tau.to(device)).detach().cpu()
+        X = LA.ormqr(watched, tau.to(device), C.to(device)).detach().cpu()
+    assert testing.qr_ratio(A, Q, a.triu()[:36]) < 30
+    exact = torch.ormqr(a.double(), tau.double(), C.double())
+    allowed = 30 * 40 * torch.finfo(torch.float32).eps * C.norm()
+    assert (X - exact).norm() < allowed
 
 
 def test_geqrf_of_rank_one_on_the_cpu() -> None:

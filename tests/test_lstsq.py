@@ -315,7 +315,7 @@ def test_gels_of_a_matrix_of_zeros_is_zero(
         if shape[0] > shape[1]:
             expected = B[1].abs().square().sum(-2)
             torch.testing.assert_close(residuals[1].detach().cpu(), expected)
-        torch.testing.assert_close(X[::2], LA.lstsq(given[::2], on(device, B[::2])).solution)
+        assert ratio(A[::2], X[::2].detach(), B[::2]).max() < 30
 
 
 @pytest.mark.parametrize("shape", [(600, 5), (5, 600), (40, 35)], ids=name)
@@ -331,13 +331,14 @@ def test_an_overflow_is_no_number(watched: bool, shape: tuple[int, int], device:
 
 @pytest.mark.parametrize("shape", [(6, 3), (3, 6)], ids=name)
 def test_watched_within_autocast(shape: tuple[int, int], device: str) -> None:
-    A, B = (on(device, testing.random(s, torch.float32)) for s in (shape, (shape[0], 1)))
-    expected = LA.lstsq(A, B, driver="gels").solution
+    A, B = (testing.random(s, torch.float32) for s in (shape, (shape[0], 1)))
+    a, b = on(device, A), on(device, B)
     with torch.autocast(device, dtype=torch.bfloat16):
-        X = LA.lstsq(A.clone().requires_grad_(), B, driver="gels").solution
-        torch.testing.assert_close(X, expected, rtol=1e-5, atol=1e-5)
-        halves = LA.lstsq(A.bfloat16(), B.bfloat16(), driver="gels").solution
-        assert halves.dtype == torch.float32
+        X = LA.lstsq(a.clone().requires_grad_(), b, driver="gels").solution
+        halves = LA.lstsq(a.bfloat16(), b.bfloat16(), driver="gels").solution
+    # Products in bfloat16 give some 1e4.
+    assert ratio(A, X.detach(), B).max() < 30
+    assert halves.dtype == torch.float32
 
 
 @each_driver
