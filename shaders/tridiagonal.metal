@@ -1,6 +1,5 @@
 #include "scalar.h"
 #include "householder.h"
-#include "reduce.h"
 
 // Numbers that are tried at once: each step of the search leaves a quarter of the interval.
 constexpr constant int TRIED = 3;
@@ -398,12 +397,12 @@ template <typename T>
     x = panel + (ulong(group.y) * (2 * WIDTH) + of_panel) * n;
   }
   const bool inside = place <= right + 2 * done;
-  T minus[1] = {zero<T>()};
+  T minus = zero<T>();
   if (inside) {
 #pragma unroll(8)
-    for (uint i = k + 2 + lane; i < n; i += 32) minus[0] = mul_sub(minus[0], conj(x[i]), y[i]);
+    for (uint i = k + 2 + lane; i < n; i += 32) minus = mul_sub(minus, conj(x[i]), y[i]);
   }
-  const T product = zero<T>() - sum_over_lanes<T, 1>(minus, lane);
+  const T product = zero<T>() - simd_sum(minus);
   if (inside && lane == 0) products[ulong(group.y) * (n + 2 * WIDTH + 1) + to] = product;
 }
 
@@ -464,7 +463,7 @@ template <typename T>
     s += real_part(mul(conj(u), p[i] + mul(a[i], h.first)));
   }
   s *= squared(h.inverse);
-  T corner[1] = {zero<T>()};
+  T corner = zero<T>();
   if (tid < WIDTH) {
     T v = zero<T>();
     T w = zero<T>();
@@ -481,13 +480,13 @@ template <typename T>
     of_v[tid] = x;
     of_w[tid] = y;
     s -= Real(2) * real_part(mul(conj(x), y));
-    corner[0] = mul_sub(mul_sub(zero<T>(), v, y), w, x);
+    corner = mul_sub(mul_sub(zero<T>(), v, y), w, x);
   }
   s = simd_sum(s);
-  corner[0] = sum_over_lanes<T, 1>(corner, lane);
+  corner = simd_sum(corner);
   if (lane == 0) {
     parts[simd] = s;
-    corners[simd] = corner[0];
+    corners[simd] = corner;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   T minus[2] = {zero<T>(), zero<T>()};
