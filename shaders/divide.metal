@@ -538,15 +538,17 @@ kernel void divide_vectors(
 
   const T tau = is_root ? number[TAUS * size + slot] : T(0);
   const T origin = is_root ? poles[integer[ORIGINS * size + slot]] : T(0);
+  // In units of the distance to the nearest pole no square overflows.
+  const T unit = fabs(tau);
   T right_squares = T(0);
   T left_squares = T(0);
   for (uint i = lane; is_root && i < roots; i += uint(TEAM)) {
-    const T x = weights[i] / difference<T, SINGULAR>(poles[i], origin, tau);
+    const T x = unit * weights[i] / difference<T, SINGULAR>(poles[i], origin, tau);
     right_squares = fma(x, x, right_squares);
     if (SINGULAR != 0) left_squares = fma(poles[i] * x, poles[i] * x, left_squares);
   }
   right_squares = team_sum<TEAM>(right_squares);
-  if (SINGULAR != 0) left_squares = T(1) + team_sum<TEAM>(left_squares);
+  if (SINGULAR != 0) left_squares = fma(unit, unit, team_sum<TEAM>(left_squares));
   if (slot < size) {
     uint column = uint(integer[RANKS * size + slot]);
     if (descending != 0 && column < columns) column = columns - 1 - column;
@@ -563,11 +565,12 @@ kernel void divide_vectors(
         T x = T(0);
         T y = T(0);
         if (of >= 0) {
-          x = weights[of] / difference<T, SINGULAR>(poles[of], origin, tau) * coefficients[p];
+          x = unit * weights[of] / difference<T, SINGULAR>(poles[of], origin, tau) *
+              coefficients[p];
           y = poles[of] * x * left_inverse;
         }
         right[start + p] = x * right_inverse;
-        if (SINGULAR != 0) left[start + p] = p == separator ? -left_inverse : y;
+        if (SINGULAR != 0) left[start + p] = p == separator ? -unit * left_inverse : y;
       }
     } else {
       const int source = integer[SOURCES * size + slot];
