@@ -176,10 +176,10 @@ def test_uplo(ours: Callable[..., Any], UPLO: Any, device: str) -> None:
 
 @kernels
 @each_double
-@pytest.mark.parametrize("UPLO", ["L", "U"])
-def test_gradients_are_torchs(dtype: torch.dtype, UPLO: str, device: str) -> None:
-    A = on(device, testing.random((2, 4, 4), dtype)).requires_grad_()
-    weights = on(device, testing.random((2, 2, 4, 4), dtype, seed=1))
+@pytest.mark.parametrize(("UPLO", "n"), [("L", 4), ("U", 4), ("U", 34)])
+def test_gradients_are_torchs(dtype: torch.dtype, UPLO: str, n: int, device: str) -> None:
+    A = on(device, testing.random((2, n, n), dtype)).requires_grad_()
+    weights = on(device, testing.random((2, 2, n, n), dtype, seed=1))
 
     def loss(L: Tensor, V: Tensor) -> Tensor:
         """Of projectors, which no phase changes."""
@@ -190,7 +190,7 @@ def test_gradients_are_torchs(dtype: torch.dtype, UPLO: str, device: str) -> Non
         torch.autograd.grad(loss(*f(A, UPLO)), A)[0] for f in (LA.eigh, torch.linalg.eigh)
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-    direction = on(device, random_hermitian((2, 4, 4), dtype, seed=2))
+    direction = on(device, random_hermitian((2, n, n), dtype, seed=2))
     tangents = [
         torch.func.jvp(lambda X, f=f: loss(*f(X, UPLO)), (A.detach(),), (direction,))[1]
         for f in (LA.eigh, torch.linalg.eigh)

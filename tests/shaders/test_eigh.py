@@ -62,9 +62,9 @@ def test_families(dtype: torch.dtype, n: int, device: str) -> None:
 
 
 @each_dtype
-@pytest.mark.parametrize("n", [33, 65, 100])
+@pytest.mark.parametrize("n", [33, 67])
 def test_panels(dtype: torch.dtype, n: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only more than 256 rows take by default: one, and three of them, 1 to 4 rows left."""
+    """What only more than 256 rows take by default: one and two of them, few rows left."""
     monkeypatch.setattr(_tridiagonal_plan, "GROUP_ROWS", 32)
     A = hermitian(n, dtype)[[4, 8, 15]]
     A[0] += random_hermitian((n, n), dtype)
