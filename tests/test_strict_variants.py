@@ -180,12 +180,10 @@ def run_eigh(dtype: torch.dtype) -> None:
 
 
 def run_divide() -> None:
-    """Leaves of either size, teams of either width."""
-    many = _divide_plan.MANY // 40 + 1
-    for batch, n in ((1, 2 * _divide_plan.LEAF), (1, _divide_plan.WIDE), (many, 40)):
-        d, e = torch.zeros(1, n).expand(batch, n), torch.zeros(1, n - 1).expand(batch, n - 1)
-        _divide_plan.tridiagonal(d, e)
-        _divide_plan.bidiagonal(d, e)
+    """A leaf alone, nodes that merge in one launch and others."""
+    for n in (3, 8, 16, 32, 33, _divide_plan.SMALL + 1):
+        _divide_plan.tridiagonal(torch.zeros(1, n), torch.zeros(1, n - 1))
+        _divide_plan.bidiagonal(torch.zeros(1, n), torch.zeros(1, n - 1))
 
 
 def run_gated_delta() -> None:
