@@ -68,6 +68,11 @@ template <> struct unsigned_of<8> {
   typedef ulong type;
 };
 
+// Less than any root's from its pole, where what is left of poles and weights is some roundoffs.
+template <typename R> inline R least_distance() {
+  return R(0x1p-100f) * (sizeof(R) == 4 ? R(1) : R(0x1p-120f));
+}
+
 // The root x of c - own / x + other / (width - x), which has the value f and these slopes at t.
 template <typename T> inline T root_between(T f, T slope, T far_slope, T t, T far, T width) {
   const T own = t * t * slope;
@@ -104,7 +109,7 @@ inline void find_root(Node<T> node, uint root, uint lane) {
   // Behind the last pole: what rounding may add to the bound is less than an eighth of it.
   const T end = SINGULAR != 0 ? sum / (origin + sqrt(fma(origin, origin, sum))) : sum;
   T sign = T(1);
-  Bits low = as_type<Bits>(T(0x1p-100f));
+  Bits low = as_type<Bits>(least_distance<T>());
   Bits high = as_type<Bits>(inner ? (next - origin) / T(2) : T(1.125f) * end);
   Bits guess = high;
   bool settled = !active;
