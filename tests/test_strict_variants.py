@@ -216,8 +216,8 @@ def all_launches() -> dict[str, set[Launch]]:
             for plans in (run_qr, run_eigh):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
-        for plans in (run_divide, run_gated_delta):
-            for launch in recorded(plans, side_by_side=True):
+        for single in (run_divide, run_gated_delta):
+            for launch in recorded(single, side_by_side=True):
                 found.setdefault(launch.shader, set()).add(launch)
     return found
 
