@@ -11,11 +11,14 @@ from mpslinalg._simdgroups import lanes, whole
 
 # A column in each lane of a simdgroup.
 MAX_ROWS = 32
+# Jacobi needs fewer instructions than QL up to here: 4100 beside some 6000 a matrix of 8 rows, by
+# the time of 65536 on an H200; at 16 rows 45000 beside 20000.
+JACOBI_ROWS = 8
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
-    return "eigh_simd"
+    return "eigh_simd" if n <= JACOBI_ROWS else "eigh_ql"
 
 
 def eigh(A: Tensor, lower: bool, vectors: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -25,12 +28,17 @@ def eigh(A: Tensor, lower: bool, vectors: bool) -> tuple[Tensor, Tensor, Tensor]
         return values, V, info.fill_(0)
     matrices = flattened(A)
     batch, n, _ = matrices.shape
-    width = lanes(n)
-    kernel("eigh", "eigh_simd", scalar(A.dtype), width)(
-        matrices, values, V if vectors else empty((1,), A), info,
-        n, batch, *strides(matrices), lower, vectors,
-        threads=(whole(width * batch),), group=(32,),
-    )  # fmt: skip
+    outputs = (values, V if vectors else empty((1,), A), info)
+    layout, width = strides(matrices), lanes(n)
+    if n <= JACOBI_ROWS:
+        kernel("eigh", "eigh_simd", scalar(A.dtype), width)(
+            matrices, *outputs, n, batch, *layout, lower, vectors,
+            threads=(whole(width * batch),), group=(32,),
+        )  # fmt: skip
+    else:
+        kernel("eigh_ql", "eigh_ql", scalar(A.dtype), width)(
+            matrices, *outputs, n, *layout, lower, vectors, threads=(32 * batch,), group=(32,)
+        )
     return values, V, info
 
 
