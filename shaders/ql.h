@@ -14,16 +14,20 @@ template <typename R> struct Givens {
 
 // c g + s f = r and c f = s g. Squares are of numbers near 1, or of smaller ones scaled up.
 template <typename R> inline Givens<R> givens(R g, R f) {
-  const R near_one = fma(g, g, f * f);
-  const R up = near_one < R(0x1p-80f) ? R(0x1p60f) : R(1);
-  const R square = near_one < R(0x1p-80f) ? fma(g * up, g * up, f * up * (f * up)) : near_one;
-  Givens<R> turn = {R(1), R(0), R(0)};
-  if (square > R(0)) {
-    const R inverse = R(1) / sqrt(square);
-    turn.c = g * up * inverse;
-    turn.s = f * up * inverse;
-    turn.r = square * inverse / up;
-  }
+  const bool tiny = fma(g, g, f * f) < R(0x1p-80f);
+  const R up = tiny ? R(0x1p60f) : R(1);
+  const R x = g * up;
+  const R y = f * up;
+  const R square = fma(x, x, y * y);
+  // GPUs estimate the root to a few digits less than all; a step of Newton's gives them.
+  const R estimate = rsqrt(square);
+  const R inverse = fma(estimate * R(0.5f), fma(-square * estimate, estimate, R(1)), estimate);
+  const bool turns = square > R(0);
+  const Givens<R> turn = {
+      turns ? x * inverse : R(1),
+      turns ? y * inverse : R(0),
+      turns ? square * inverse * (tiny ? R(0x1p-60f) : R(1)) : R(0),
+  };
   return turn;
 }
 
