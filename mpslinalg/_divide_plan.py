@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 import torch
+from torch import Tensor
 
 from mpslinalg._engines import empty, gemm, kernel, scalar, strides
 from mpslinalg._simdgroups import lanes, whole
@@ -41,13 +40,8 @@ def tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     batch, n = d.shape
     levels, rows = leaves(batch, n)
     count = batch << levels
-    w = empty((batch, n), d, row_major=True)
-    dense = empty((count, rows, rows), d)
-    couplings = empty((count, 2), d, row_major=True)
-    kernel("divide", "divide_leaves", scalar(d.dtype))(
-        d, e, dense, couplings, n, rows, 1 << levels, threads=(32 * count,), group=(32,)
-    )
-    values = w if levels == 0 else empty((count, rows), d, row_major=True)
+    dense, couplings = _leaves(d, e, levels, rows, 0)
+    values = empty((count, rows), d, row_major=True)
     Z = empty((count, rows, rows), d)
     width = lanes(rows)
     kernel("eigh", "eigh_simd", scalar(d.dtype), width)(
@@ -56,13 +50,59 @@ def tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
         threads=(whole(width * count),), group=(32,),
     )  # fmt: skip
     if levels == 0:
-        return w, Z
+        return values, Z
     merges = _Merges(d, couplings, count * rows, 0)
     for level in range(1, levels):
         values, S, _ = merges.level(values, Z, 1 << level, 1 << levels - level)
         Z = _product(Z, S)
+    w = empty((batch, n), d, row_major=True)
     w, S, _ = merges.level(values, Z, 1 << levels, 1, w)
     return w, _product(Z, S, n)
+
+
+def bidiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U, s and V of the upper bidiagonal B = U diag(s) V^T: s descends, U and V are orthonormal.
+
+    d (batch, n) is its diagonal, e (batch, n - 1) what is above it, both contiguous.
+    """
+    batch, n = d.shape
+    levels, rows = leaves(batch, n)
+    count = batch << levels
+    dense, couplings = _leaves(d, e, levels, rows, 1)
+    values = empty((count, rows), d, row_major=True)
+    U, V = (empty((count, rows, rows), d) for _ in range(2))
+    width = lanes(rows)
+    kernel("svd", "svd_simd", scalar(d.dtype), width)(
+        dense, V, values, U, empty((count,), d, torch.int32, row_major=True),
+        rows, rows, count, *strides(dense), rows, *V.stride()[1:], *U.stride()[1:],
+        threads=(whole(width * count),), group=(32,),
+    )  # fmt: skip
+    if levels == 0:
+        return U, values, V
+    ascending = [empty(x.shape, d, row_major=x.dim() == 2) for x in (values, V, U)]
+    kernel("divide", "divide_ascending", scalar(d.dtype))(
+        values, V, U, *ascending, rows, 1 << levels, threads=(32 * count,), group=(32,)
+    )
+    values, V, U = ascending
+    merges = _Merges(d, couplings, count * rows, 1)
+    for level in range(1, levels):
+        values, right, left = merges.level(values, V, 1 << level, 1 << levels - level)
+        U, V = _product(U, left), _product(V, right)
+    s = empty((batch, n), d, row_major=True)
+    s, right, left = merges.level(values, V, 1 << levels, 1, s)
+    return _product(U, left, n), s, _product(V, right, n)
+
+
+def _leaves(d: Tensor, e: Tensor, levels: int, rows: int, singular: int) -> tuple[Tensor, Tensor]:
+    """The leaves as dense matrices, and what couples each with the next."""
+    batch, n = d.shape
+    count = batch << levels
+    dense = empty((count, rows, rows), d)
+    couplings = empty((count, 2), d, row_major=True)
+    kernel("divide", "divide_leaves", scalar(d.dtype), singular)(
+        d, e, dense, couplings, n, rows, 1 << levels, threads=(32 * count,), group=(32,)
+    )
+    return dense, couplings
 
 
 class _Merges:

@@ -5,13 +5,13 @@
 // the node has rows. A place is an index into its poles in ascending order without those whose
 // weight is negligible; a chain is a run of places whose poles count as one; a slot is a new
 // eigenvalue: first one a chain, the roots, then the deflated ones.
-constexpr constant uint POLES = 0;         // of a root: the pole before it
-constexpr constant uint WEIGHTS = 1;       // of a root: the component of z at its pole
-constexpr constant uint SLOTS = 2;         // of a slot: its value
-constexpr constant uint TAUS = 3;          // of a root: its distance from its origin
-constexpr constant uint CENTERS = 4;       // of a place: its pole, later the mean of its chain so far
-constexpr constant uint COMPONENTS = 5;    // of a place: its component of z
-constexpr constant uint NORMS = 6;         // of a place: that of its chain's components so far
+constexpr constant uint POLES = 0;       // of a root: the pole before it
+constexpr constant uint WEIGHTS = 1;     // of a root: the component of z at its pole
+constexpr constant uint SLOTS = 2;       // of a slot: its value
+constexpr constant uint TAUS = 3;        // of a root: its distance from its origin
+constexpr constant uint CENTERS = 4;     // of a place: its pole, later the mean of its chain so far
+constexpr constant uint COMPONENTS = 5;  // of a place: its component of z
+constexpr constant uint NORMS = 6;       // of a place: that of its chain's components so far
 constexpr constant uint COEFFICIENTS = 7;  // of a row: its share of its chain
 constexpr constant uint NUMBERS = 8;
 
@@ -48,8 +48,7 @@ template <int width, typename N> inline N team_product(N x) {
 
 // What decouples rows beyond the n-th and sorts behind all others: more than any eigenvalue or
 // singular value.
-template <typename T>
-inline T bound(device const T* d, device const T* e, uint n, uint lane) {
+template <typename T> inline T bound(device const T* d, device const T* e, uint n, uint lane) {
   T largest = T(0);
   for (uint i = lane; i < n; i += 32u) {
     const T off = i + 1 < n ? fabs(e[i]) : T(0);
@@ -59,9 +58,10 @@ inline T bound(device const T* d, device const T* e, uint n, uint lane) {
   return largest > T(0) ? T(4) * largest : T(1);
 }
 
-// The leaves of T as dense matrices of `rows` rows, a simdgroup each, a column a lane: T less the
-// rank-one matrices |e| v v^T, v = (1, sign e), that couple them. couplings: e after each leaf.
-template <typename T>
+// The leaves as dense matrices of `rows` rows, a simdgroup each, a column a lane. Of T: less the
+// rank-one matrices |e| v v^T, v = (1, sign e), that couple them. SINGULAR: of the transpose of B,
+// without the last row of each leaf but the last. couplings: of each leaf with the next one.
+template <typename T, int SINGULAR>
 kernel void divide_leaves(
     device const T* d [[buffer(0)]],
     device const T* e [[buffer(1)]],
@@ -78,20 +78,56 @@ kernel void divide_leaves(
   device const T* off = e + ulong(matrix) * (n - 1);
   const T padding = first + rows > n ? bound<T>(diagonal, off, n, lane) : T(0);
   const uint row = first + lane;
-  const T before = row > 0 && row < n ? off[row - 1] : T(0);
-  const T after = row + 1 < n ? off[row] : T(0);
+  const bool last = lane == rows - 1;
+  T before = SINGULAR == 0 && row > 0 && row < n ? off[row - 1] : T(0);
+  T after = row + 1 < n ? off[row] : T(0);
   T middle = row < n ? diagonal[row] : padding;
-  if (lane == 0) middle -= fabs(before);
-  if (lane == rows - 1) middle -= fabs(after);
+  if (last) {
+    couplings[2 * leaf] = SINGULAR != 0 ? middle : fabs(after);
+    couplings[2 * leaf + 1] = after;
+  }
+  if (SINGULAR != 0) {
+    if (last && (leaf + 1) % leaves != 0) middle = T(0);
+  } else {
+    if (lane == 0) middle -= fabs(before);
+    if (last) middle -= fabs(after);
+  }
   if (lane < rows) {
     device T* column = dense + (ulong(leaf) * rows + lane) * rows;
     for (uint i = 0; i < rows; ++i) {
       const T beside = i + 1 == lane ? before : (i == lane + 1 ? after : T(0));
       column[i] = i == lane ? middle : beside;
     }
-    if (lane == rows - 1) {
-      couplings[2 * leaf] = fabs(after);
-      couplings[2 * leaf + 1] = after;
+  }
+}
+
+// Brings the singular values of leaves into ascending order, a simdgroup each, a column a lane; the
+// null vector of one that is not the last of its matrix, whose left vector is the last row's alone,
+// comes last.
+template <typename T>
+kernel void divide_ascending(
+    device const T* old_values [[buffer(0)]],
+    device const T* old_right [[buffer(1)]],
+    device const T* old_left [[buffer(2)]],
+    device T* values [[buffer(3)]],
+    device T* right [[buffer(4)]],
+    device T* left [[buffer(5)]],
+    constant uint& rows [[buffer(6)]],
+    constant uint& leaves [[buffer(7)]],
+    uint leaf [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const ulong start = ulong(leaf) * rows * rows;
+  const bool active = lane < rows;
+  const bool has_null = (leaf + 1) % leaves != 0;
+  const T of_last_row = active ? old_left[start + lane * rows + rows - 1] : T(0);
+  const uint null = simd_max(has_null && fabs(of_last_row) > T(0.5f) ? lane : 0u);
+  if (active) {
+    uint column = rows - 1 - lane;
+    if (has_null) column = lane == null ? rows - 1 : (lane < null ? column - 1 : column);
+    values[leaf * rows + column] = old_values[leaf * rows + lane];
+    for (uint i = 0; i < rows; ++i) {
+      right[start + column * rows + i] = old_right[start + lane * rows + i];
+      left[start + column * rows + i] = old_left[start + lane * rows + i];
     }
   }
 }
@@ -230,16 +266,16 @@ template <typename T, int SINGULAR>
   uint own = 0;
   for (uint r = begin; r < end; ++r) {
     const uint p = uint(order[r]);
-    const T z = p < h ? left_factor * last_row[ulong(p) * h]
-                      : right_factor * first_row[ulong(p - h) * h];
+    const T z =
+        p < h ? left_factor * last_row[ulong(p) * h] : right_factor * first_row[ulong(p - h) * h];
     if (fabs(z) > least || (SINGULAR != 0 && r == 0)) own += 1;
   }
   uint places = 0;
   uint place = counted_before(own, tid, threads, partial, places);
   for (uint r = begin; r < end; ++r) {
     const uint p = uint(order[r]);
-    const T z = p < h ? left_factor * last_row[ulong(p) * h]
-                      : right_factor * first_row[ulong(p - h) * h];
+    const T z =
+        p < h ? left_factor * last_row[ulong(p) * h] : right_factor * first_row[ulong(p - h) * h];
     const bool separates = SINGULAR != 0 && r == 0;
     if (fabs(z) > least || separates) {
       centers[place] = separates ? T(0) : ldexp(d[p], -exponent);
