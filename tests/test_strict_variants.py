@@ -31,6 +31,7 @@ from mpslinalg import (
     _solve_plan,
     _svd_plan,
     _triangular_plan,
+    _tridiagonal_plan,
 )
 from mpslinalg._engines import metal, source
 from tests.strict.check import check
@@ -175,6 +176,7 @@ def run_eigh(dtype: torch.dtype) -> None:
     """Each width of a simdgroup's team."""
     for n in (3, 8, 16, 32):
         _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, True)
+    _tridiagonal_plan.values(torch.zeros(2, 4), torch.zeros(2, 3))
 
 
 def run_gated_delta() -> None:
