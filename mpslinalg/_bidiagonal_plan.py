@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mpslinalg import _qr_plan
+from mpslinalg import _divide_plan, _qr_plan, _tridiagonal_plan
 from mpslinalg._engines import empty, kernel, scalar, strides
 from mpslinalg._products import copy
 
@@ -67,3 +67,70 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
                 threads=(256 * groups, batch), group=(256, 1),
             )  # fmt: skip
     return Reflectors(A, tau, right, right_tau), exponents
+
+
+def svd(A: Tensor, X: Tensor, S: Tensor, Y: Tensor, info: Tensor) -> None:
+    """A = X diag(S) Y^H, Y conjugated, for A (batch, m, n) with m >= n > 1 and any strides.
+
+    Args:
+        X: (batch, m, n), or (batch, m, m) for all of a basis; any strides.
+        S: (batch, n), contiguous.
+        Y: (batch, n, n), any strides, gets conj(Y): with Y = Vh.mT, Vh gets the adjoint.
+        info: (batch,), -4 for a matrix that is not finite, whose results are NaN; else 0.
+    """
+    batch, m, n = A.shape
+    outer = _qr_plan.geqrf(A) if tall(m, n) else None
+    inner = empty((batch, n, n) if outer else A.shape, A)
+    if outer:
+        kernel("qr", "qr_upper", scalar(A.dtype))(
+            outer[0], inner, m, n, n, threads=(n, n, batch), group=(32, 8, 1)
+        )
+    else:
+        copy(inner, A)
+    d, e = (empty((batch, k), A, A.dtype.to_real(), row_major=True) for k in (n, n - 1))
+    reflectors, exponents = reduce(inner, d, e, info)
+    U, values, V = _divide_plan.bidiagonal(d, e)
+    _finish(values, exponents, info, S, reversed=False)
+    for B, of_B in ((U, X), (V, Y)):
+        kernel("bidiagonal", "bidiagonal_embed", scalar(A.dtype))(
+            B, info, of_B, n, *strides(of_B), threads=(*of_B.shape[1:], batch), group=(32, 8, 1)
+        )
+    within = inner.shape[1]
+    _qr_plan.apply_reflectors(
+        reflectors.left, reflectors.tau, X[:, :within, : n if outer else X.shape[2]]
+    )
+    _qr_plan.apply_reflectors(
+        reflectors.right, reflectors.right_tau, Y[:, 1:], conjugated=True
+    )
+    if outer:
+        _qr_plan.apply_reflectors(*outer, X)
+
+
+def svdvals(A: Tensor, S: Tensor, info: Tensor) -> None:
+    """S and info of svd, by bisection."""
+    batch, m, n = A.shape
+    inner = empty(A.shape, A)
+    if tall(m, n):
+        _, inner = _qr_plan.qr(A, "r")
+    else:
+        copy(inner, A)
+    # Of [[0, B^T], [B, 0]], permuted: eigenvalues +-S, beside a diagonal of zeros d and e in turn.
+    zeros, beside = (empty((batch, k), S, row_major=True) for k in (2 * n, 2 * n - 1))
+    kernel("bidiagonal", "bidiagonal_clear", scalar(S.dtype))(
+        zeros, threads=(zeros.numel(),), group=(256,)
+    )
+    _, exponents = reduce(inner, beside[:, ::2], beside[:, 1::2], info)
+    values = _tridiagonal_plan.values(zeros, beside, n)
+    _finish(values, exponents, info, S, reversed=True)
+
+
+def _finish(values: Tensor, exponents: Tensor, info: Tensor, S: Tensor, reversed: bool) -> None:
+    batch, n = values.shape
+    kernel("bidiagonal", "bidiagonal_values", scalar(S.dtype))(
+        values, exponents, info, S, n, reversed, threads=(n, batch), group=(32, 8)
+    )
+
+
+def tall(m: int, n: int) -> bool:
+    """Whether a QR decomposition first takes less work."""
+    return 5 * m >= 8 * n

@@ -13,12 +13,14 @@
 // the launch after the reflector's divides it by what `inverses` keeps, one of the column and one
 // of the row. Groups of a launch write nothing that others read.
 
-// Simdgroups of a group that share no rows, and the columns and rows of a lane that meet at once.
+// Simdgroups of a group that have columns of their own, and those columns.
 constexpr constant uint SIMDGROUPS = 4;
 constexpr constant uint COLUMNS = 2;
-constexpr constant uint STEPS = 4;
 // Simdgroups of a group that share rows.
 constexpr constant uint SHARING = 8;
+// Entries of a column, and of a row, that a thread reads before it needs the first of them.
+constexpr constant uint STEPS = 4;
+constexpr constant uint BATCH = 8;
 
 template <typename T> inline real_t<T> square_of(T a) { return real_part(mul(conj(a), a)); }
 
@@ -222,12 +224,29 @@ template <typename T, int ROWS>
   T minus_crossing = zero<T>();
   Real squares = Real(0);
   device const T* a = before + (here ? r : i);
-#pragma unroll(8)
-  for (uint j = i + 2 + tid / uint(ROWS); j < n; j += SLOTS) {
-    const T entry = u[j];
-    minus = mul_sub(minus, a[ulong(j - i) * m], entry);
-    minus_crossing = mul_sub(minus_crossing, rows[j], entry);
-    squares += square_of(entry);
+  // Asked for here, they have come by the time the sums have.
+  const T alpha = u[i + 1];
+  const T across = rows[i + 1];
+  const T inverse = inverses[matrix * 2];
+  const T raw = a[0];
+  const T top = a[m];
+  for (uint begin = i + 2 + tid / uint(ROWS); begin < n; begin += SLOTS * BATCH) {
+    T entry[BATCH];
+    T share[BATCH];
+    T step[BATCH];
+#pragma unroll
+    for (uint s = 0; s < BATCH; ++s) {
+      const uint j = begin + s * SLOTS;
+      entry[s] = j < n ? a[ulong(j - i) * m] : zero<T>();
+      share[s] = j < n ? rows[j] : zero<T>();
+      step[s] = j < n ? u[j] : zero<T>();
+    }
+#pragma unroll
+    for (uint s = 0; s < BATCH; ++s) {
+      minus = mul_sub(minus, entry[s], step[s]);
+      minus_crossing = mul_sub(minus_crossing, share[s], step[s]);
+      squares += square_of(step[s]);
+    }
   }
 #pragma unroll
   for (int distance = ROWS; distance < 32; distance *= 2) {
@@ -251,11 +270,9 @@ template <typename T, int ROWS>
       crossing = crossing - crossings[s];
       squares += norms[s];
     }
-    const Reflector<T> h = reflector(u[i + 1], squares);
-    const T across = rows[i + 1];
+    const Reflector<T> h = reflector(alpha, squares);
     if (here) {
-      const T v = mul(before[r], inverses[matrix * 2]);
-      const T top = before[m + r];
+      const T v = mul(raw, inverse);
       const T whole = top + mul(h.inverse, product);
       const T share = mul(h.tau, mul_sub(whole, v, across + mul(h.inverse, crossing)));
       before[r] = v;
@@ -288,6 +305,12 @@ kernel void bidiagonal_embed(
   if (info[id.z] != 0) entry = Real(NAN);
   const long place = long(id.x) * long(row_stride) + long(id.y) * long(column_stride);
   X[long(id.z) * batch_stride + place] = from_real<T>(entry);
+}
+
+// A vector of zeros an entry a thread.
+template <typename R>
+kernel void bidiagonal_clear(device R* x [[buffer(0)]], uint id [[thread_position_in_grid]]) {
+  x[id] = R(0);
 }
 
 // S := values 2^exponent from the last of them to the first, or as they stand. A value a thread.
