@@ -95,15 +95,11 @@ def svd(A: Tensor, X: Tensor, S: Tensor, Y: Tensor, info: Tensor) -> None:
         kernel("bidiagonal", "bidiagonal_embed", scalar(A.dtype))(
             B, info, of_B, n, *strides(of_B), threads=(*of_B.shape[1:], batch), group=(32, 8, 1)
         )
-    within = inner.shape[1]
-    _qr_plan.apply_reflectors(
-        reflectors.left, reflectors.tau, X[:, :within, : n if outer else X.shape[2]]
-    )
-    _qr_plan.apply_reflectors(
-        reflectors.right, reflectors.right_tau, Y[:, 1:], conjugated=True
-    )
+    within = X[:, :n, :n] if outer else X
+    _qr_plan.apply_reflectors(reflectors.left, reflectors.tau, within, False, False)
+    _qr_plan.apply_reflectors(reflectors.right, reflectors.right_tau, Y[:, 1:], False, True)
     if outer:
-        _qr_plan.apply_reflectors(*outer, X)
+        _qr_plan.apply_reflectors(*outer, X, False, False)
 
 
 def svdvals(A: Tensor, S: Tensor, info: Tensor) -> None:

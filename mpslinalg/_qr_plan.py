@@ -314,23 +314,19 @@ def ormqr(A: Tensor, tau: Tensor, C: Tensor, left: bool, adjoint: bool) -> Tenso
         return X
     product = flattened(X)
     copy(product, C)
+    count = tau.shape[-1]
+    if count == 0:
+        return X
     # C Q is the adjoint of Q^H C^H.
     rows, adjoint = (product, adjoint) if left else (product.mT, not adjoint)
     apply_reflectors(A, tau, rows, adjoint, not left)
     return X
 
 
-def apply_reflectors(
-    A: Tensor, tau: Tensor, C: Tensor, adjoint: bool = False, conjugated: bool = False
-) -> None:
-    """C := Q C or Q^H C for the product Q = H_0 H_1 ... of reflectors; or its conjugate so.
-
-    C (batch, m, n) may have any strides.
-    """
-    count = tau.shape[-1]
-    if count == 0:
-        return
+def apply_reflectors(A: Tensor, tau: Tensor, C: Tensor, adjoint: bool, conjugated: bool) -> None:
+    """C := Q C or Q^H C for batches of strided matrices C, or the same for their conjugates."""
     factor, triangles = _reflectors(A, tau)
+    count = tau.shape[-1]
     blocks = range(0, count, WIDTH)
     for first in blocks if adjoint else reversed(blocks):
         _apply(factor, triangles, C[:, first:], first, count, adjoint, conjugated)
