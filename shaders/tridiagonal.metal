@@ -278,6 +278,7 @@ template <typename T>
     uint threads [[threads_per_threadgroup]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
+  constexpr uint RUN = 8;
   THREADGROUP_ARRAY(T, columns, (2 * GROUP_ROWS));
   THREADGROUP_ARRAY(T, w, GROUP_ROWS);
   THREADGROUP_ARRAY(T, sums, 512);
@@ -326,13 +327,23 @@ template <typename T>
       const T x = before[row];
       const T y = w[row];
       device T* from = a + row;
-#pragma unroll(8)
-      for (uint j = k + 1 + part; j < m; j += parts) {
-        T entry = from[ulong(j) * n];
-        entry = mul_sub(entry, x, conj(w[j]));
-        entry = mul_sub(entry, y, conj(before[j]));
-        from[ulong(j) * n] = entry;
-        minus = mul_sub(minus, entry, j == k + 1 ? h.first : u[j]);
+      for (uint begin = k + 1 + part; begin < m; begin += parts * RUN) {
+        // All are fetched before one is stored: no load waits for another.
+        T entries[RUN];
+#pragma unroll
+        for (uint t = 0; t < RUN; ++t) {
+          const uint j = begin + t * parts;
+          entries[t] = j < m ? from[ulong(j) * n] : zero<T>();
+        }
+#pragma unroll
+        for (uint t = 0; t < RUN; ++t) {
+          const uint j = begin + t * parts;
+          if (j < m) {
+            const T entry = mul_sub(mul_sub(entries[t], x, conj(w[j])), y, conj(before[j]));
+            from[ulong(j) * n] = entry;
+            minus = mul_sub(minus, entry, j == k + 1 ? h.first : u[j]);
+          }
+        }
       }
     }
     sums[tid] = minus;
@@ -381,6 +392,8 @@ template <typename T>
     constant long& column_stride [[buffer(7)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
+  // Entries of a lane that are fetched at once: 64 bytes.
+  constexpr uint RUN = 64 / sizeof(T);
   const uint lane = tid % 32;
   const uint right = n - k - 1;
   const uint place = group.x * 8 + tid / 32;
@@ -399,8 +412,18 @@ template <typename T>
   const bool inside = place <= right + 2 * done;
   T minus = zero<T>();
   if (inside) {
-#pragma unroll(8)
-    for (uint i = k + 2 + lane; i < n; i += 32) minus = mul_sub(minus, conj(x[i]), y[i]);
+    for (uint begin = k + 2 + lane; begin < n; begin += 32 * RUN) {
+      T a[RUN];
+      T b[RUN];
+#pragma unroll
+      for (uint t = 0; t < RUN; ++t) {
+        const uint i = begin + t * 32;
+        a[t] = i < n ? x[i] : zero<T>();
+        b[t] = i < n ? y[i] : zero<T>();
+      }
+#pragma unroll
+      for (uint t = 0; t < RUN; ++t) minus = mul_sub(minus, conj(a[t]), b[t]);
+    }
   }
   const T product = zero<T>() - simd_sum(minus);
   if (inside && lane == 0) products[ulong(group.y) * (n + 2 * WIDTH + 1) + to] = product;
@@ -458,6 +481,7 @@ template <typename T>
   const Step<T> h = step_of<T>(c[k + 1], real_part(p[n + 2 * WIDTH]));
   // Of s = v^H A v after the panel's updates, and of what they subtract from entry k + 1 of A v.
   Real s = Real(0);
+#pragma unroll(4)
   for (uint i = k + 1 + tid; i < n; i += 256) {
     const T u = i == k + 1 ? h.first : c[i];
     s += real_part(mul(conj(u), p[i] + mul(a[i], h.first)));
