@@ -18,6 +18,7 @@ from torch import Tensor
 from mpslinalg import (
     _cholesky_plan,
     _determinant_plan,
+    _divide_plan,
     _eigh_plan,
     _engines,
     _gated_delta_plan,
@@ -179,6 +180,15 @@ def run_eigh(dtype: torch.dtype) -> None:
     _tridiagonal_plan.values(torch.zeros(2, 4), torch.zeros(2, 3))
 
 
+def run_divide() -> None:
+    """Leaves of either size, teams of either width."""
+    many = _divide_plan.MANY // 40 + 1
+    for batch, n in ((1, 2 * _divide_plan.LEAF), (1, _divide_plan.WIDE), (many, 40)):
+        d, e = torch.zeros(1, n).expand(batch, n), torch.zeros(1, n - 1).expand(batch, n - 1)
+        _divide_plan.tridiagonal(d, e)
+        _divide_plan.bidiagonal(d, e)
+
+
 def run_gated_delta() -> None:
     """The chunk solve from and to every dtype that Metal has; the other kernels."""
     starts = torch.tensor([0, 3, 5], dtype=torch.int32)
@@ -209,8 +219,9 @@ def all_launches() -> dict[str, set[Launch]]:
             for plans in (run_qr, run_eigh):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
-        for launch in recorded(run_gated_delta, side_by_side=True):
-            found.setdefault(launch.shader, set()).add(launch)
+        for plans in (run_divide, run_gated_delta):
+            for launch in recorded(plans, side_by_side=True):
+                found.setdefault(launch.shader, set()).add(launch)
     return found
 
 
