@@ -95,8 +95,9 @@ def _blocks(A: Tensor, X: Tensor | None, S: Tensor, Y: Tensor | None, info: Tens
     batch, n, _ = A.shape
     vectors = X is not None
     T = scalar(A.dtype)
-    team = 8 if n <= 64 else 16 if n <= 128 else 32
-    width = _block_width(A.dtype.itemsize, team)
+    rows = 16 if A.dtype.itemsize == 4 else 8
+    team = (64 if n <= 64 else 128 if n <= 128 else MAX_WIDTH) // rows
+    width = _block_width(A.dtype.itemsize, rows * team)
     blocks = -(-n // width)
     blocks += blocks % 2
     U = empty(A.shape, A)
@@ -133,11 +134,11 @@ def _blocks(A: Tensor, X: Tensor | None, S: Tensor, Y: Tensor | None, info: Tens
     )  # fmt: skip
 
 
-def _block_width(itemsize: int, team: int) -> int:
+def _block_width(itemsize: int, height: int) -> int:
     """Columns of a block, as svd_blocks.metal has it."""
-    if itemsize * team > 256:
+    if itemsize * height > 2048:
         return 4
-    return 8 if itemsize * team > 128 or itemsize > 8 else 16
+    return 8 if itemsize * height > 1024 or itemsize > 8 else 16
 
 
 def svdvals(A: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,8 @@
 #include "jacobi.h"
 #include "reduce.h"
 
-// Rows of a column that a lane holds; TEAM lanes have a pair of columns, of up to 8 TEAM rows.
-constexpr constant int ROWS = 8;
+// Rows of a column that a lane holds; TEAM lanes have a pair of columns.
+template <typename T> inline constexpr int rows() { return sizeof(T) > 4 ? 8 : 16; }
 
 // Cosines up to this many unit roundoffs may be rounding.
 constexpr constant int LIMIT = 16;
@@ -14,7 +14,8 @@ constexpr constant uint MAX_ROWS = 256;
 
 // Columns of a block, such that they take 16 KiB at most and the rotations of two blocks 8.
 template <typename T, int TEAM> inline constexpr int block_width() {
-  return int(sizeof(T)) * TEAM > 256 ? 4 : (int(sizeof(T)) * TEAM > 128 || sizeof(T) > 8 ? 8 : 16);
+  constexpr int bytes = int(sizeof(T)) * rows<T>() * TEAM;
+  return bytes > 2048 ? 4 : (bytes > 1024 || sizeof(T) > 8 ? 8 : 16);
 }
 
 // Blocks of all columns, and one more where their number is odd: each meets another in a round.
@@ -38,19 +39,30 @@ template <typename R> inline R power_of_two(int e) {
   }
 }
 
-// What a pair of columns becomes: high is multiplied by `phase`, then (low, high) by a matrix of
-// two rows; `columns` for those of A, of which each is in units of its exponent, `turns` for V.
+// A column is what its lanes have times 2^exponent; its norm is in the same unit, and 0 where the
+// column is, so that it comes after all others.
+template <typename R> struct Size {
+  R norm;
+  int exponent;
+};
+
+// What a pair of columns becomes: high is multiplied by a phase, then (low, high) by a matrix of
+// two rows.
 template <typename R> struct Mixture {
   R low_low;
   R low_high;
   R high_low;
   R high_high;
 };
+
+// `columns` for those of A, each in units of its exponent, `turns` for V. Where a column shrinks
+// its new size is `uncertain`.
 template <typename T> struct Turn {
   T phase;
   Mixture<real_t<T>> columns;
   Mixture<real_t<T>> turns;
   bool moves;
+  bool uncertain;
 };
 
 template <typename T>
@@ -61,69 +73,53 @@ inline void mix(thread T& low, thread T& high, T phase, Mixture<real_t<T>> by) {
   low = new_low;
 }
 
-// What a lane learns of its pairs: whether a column was written to, and whether another sweep is
+// What a thread learns of its pairs: whether a column was written to, and whether another sweep is
 // needed.
 struct Progress {
   bool changed;
   bool unfinished;
 };
 
-// Takes the power of two out of a column that has shrunk.
+// The size of a column that may have shrunk; then a power of two is taken out of it.
 template <typename T, int TEAM>
-inline void rescale(thread T (&x)[ROWS], thread int& exponent, int least, bool shrunk) {
-  real_t<T> largest = real_t<T>(0);
+inline void measure(thread T (&x)[rows<T>()], thread Size<real_t<T>>& size, int least) {
+  typedef real_t<T> Real;
+  Real sum = Real(0);
+  Real largest = Real(0);
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) largest = max(largest, largest_part(x[i]));
+  for (int i = 0; i < rows<T>(); ++i) largest = max(largest, largest_part(x[i]));
   largest = team_max<TEAM>(largest);
-  const int taken = shrunk ? exponent_of(largest) : 0;
-  const bool vanished = shrunk && (largest == real_t<T>(0) || exponent + taken < least);
-  exponent = vanished ? OF_ZERO : exponent + taken;
+  const int taken = largest < Real(0x1p-10f) ? exponent_of(largest) : 0;
+  const bool vanished = largest == Real(0) || size.exponent + taken < least;
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) x[i] = vanished ? zero<T>() : scale(x[i], -taken);
+  for (int i = 0; i < rows<T>(); ++i) {
+    x[i] = vanished ? zero<T>() : scale(x[i], -taken);
+    sum += square_of(x[i]);
+  }
+  size.exponent = vanished ? OF_ZERO : size.exponent + taken;
+  size.norm = sqrt(team_sum<TEAM>(sum));
 }
 
-// Makes two columns orthogonal, the longer one the lower. Of norms that rounding may have made
-// differ each stays.
+// How two columns become orthogonal, the longer one the lower, and their new sizes. Of norms that
+// rounding may have made differ each stays.
 template <typename T, int TEAM>
 inline Turn<T> meet(
-    thread T (&low)[ROWS],
-    thread T (&high)[ROWS],
-    thread int& low_exponent,
-    thread int& high_exponent,
-    int least,
+    thread const T (&low)[rows<T>()],
+    thread const T (&high)[rows<T>()],
+    thread Size<real_t<T>>& low_size,
+    thread Size<real_t<T>>& high_size,
     thread Progress& progress) {
   typedef real_t<T> Real;
-  T product = zero<T>();
-  Real low_norm = Real(0);
-  Real high_norm = Real(0);
-#pragma unroll(1)
-  for (int pass = 0; pass < 2; ++pass) {
-    T minus = zero<T>();
-    Real low_sum = Real(0);
-    Real high_sum = Real(0);
+  T minus = zero<T>();
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-      minus = mul_sub(minus, conj(low[i]), high[i]);
-      low_sum += square_of(low[i]);
-      high_sum += square_of(high[i]);
-    }
-    product = zero<T>() - team_sum<TEAM>(minus);
-    low_norm = sqrt(team_sum<TEAM>(low_sum));
-    high_norm = sqrt(team_sum<TEAM>(high_sum));
-    const bool low_shrunk = low_norm < Real(0x1p-10f) && low_exponent != OF_ZERO;
-    const bool high_shrunk = high_norm < Real(0x1p-10f) && high_exponent != OF_ZERO;
-    if (!simd_any(low_shrunk || high_shrunk)) break;
-    rescale<T, TEAM>(low, low_exponent, least, low_shrunk);
-    rescale<T, TEAM>(high, high_exponent, least, high_shrunk);
-    if (low_shrunk || high_shrunk) progress.changed = true;
-  }
-
-  const int gap = max(min(high_exponent - low_exponent, 126), -126);
+  for (int i = 0; i < rows<T>(); ++i) minus = mul_sub(minus, conj(low[i]), high[i]);
+  const T product = zero<T>() - team_sum<TEAM>(minus);
+  const int gap = max(min(high_size.exponent - low_size.exponent, 126), -126);
   const Real high_unit = power_of_two<Real>(gap);
-  const bool ordered = low_norm >= high_norm * high_unit;
+  const bool ordered = low_size.norm >= high_size.norm * high_unit;
   // p is the longer, q the shorter one.
-  const Real p_norm = ordered ? low_norm : high_norm;
-  const Real q_norm = ordered ? high_norm : low_norm;
+  const Real p_norm = ordered ? low_size.norm : high_size.norm;
+  const Real q_norm = ordered ? high_size.norm : low_size.norm;
   const Real q_unit = ordered ? high_unit : power_of_two<Real>(-gap);
   const Real size = modulus(product);
   const Real cosine = q_norm > Real(0) ? size / (p_norm * q_norm) : Real(0);
@@ -156,28 +152,55 @@ inline Turn<T> meet(
   if (turn.moves) progress.changed = true;
   // A sweep in which columns change their places has not met every pair.
   if (exchange || cosine > Real(LIMIT) * unit_roundoff<Real>()) progress.unfinished = true;
-  const int lower = exchange ? high_exponent : low_exponent;
-  high_exponent = exchange ? low_exponent : high_exponent;
-  low_exponent = lower;
+
+  const Real lost = share * cosine;
+  const Real new_p = p_norm * sqrt(Real(1) + ratio * ratio * lost);
+  const Real new_q = q_norm * sqrt(max(Real(1) - lost, Real(0)));
+  turn.uncertain = turning && (lost > Real(0.875f) || new_q < Real(0x1p-10f));
+  const bool low_leads = ordered || exchange;
+  const int lower = exchange ? high_size.exponent : low_size.exponent;
+  high_size.exponent = exchange ? low_size.exponent : high_size.exponent;
+  low_size.exponent = lower;
+  low_size.norm = low_leads ? new_p : new_q;
+  high_size.norm = low_leads ? new_q : new_p;
+  return turn;
+}
+
+// The same, done.
+template <typename T, int TEAM>
+inline Turn<T> turn_pair(
+    thread T (&low)[rows<T>()],
+    thread T (&high)[rows<T>()],
+    thread Size<real_t<T>>& low_size,
+    thread Size<real_t<T>>& high_size,
+    int least,
+    thread Progress& progress) {
+  const Turn<T> turn = meet<T, TEAM>(low, high, low_size, high_size, progress);
+#pragma unroll
+  for (int i = 0; i < rows<T>(); ++i) mix(low[i], high[i], turn.phase, turn.columns);
+  if (simd_any(turn.uncertain)) {
+    measure<T, TEAM>(low, low_size, least);
+    measure<T, TEAM>(high, high_size, least);
+  }
   return turn;
 }
 
 template <typename T, int TEAM>
 inline void
-load_column(thread T (&x)[ROWS], device const T* matrix, uint column, uint n, uint team, uint place) {
+load_column(thread T (&x)[rows<T>()], device const T* matrix, uint column, uint n, uint team, uint place) {
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) {
-    const uint row = row_of<TEAM, ROWS>(uint(i), team, place);
+  for (int i = 0; i < rows<T>(); ++i) {
+    const uint row = row_of<TEAM, rows<T>()>(uint(i), team, place);
     x[i] = column < n && row < n ? matrix[column * n + row] : zero<T>();
   }
 }
 
 template <typename T, int TEAM>
 inline void store_column(
-    thread const T (&x)[ROWS], device T* matrix, uint column, uint n, uint team, uint place) {
+    thread const T (&x)[rows<T>()], device T* matrix, uint column, uint n, uint team, uint place) {
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) {
-    const uint row = row_of<TEAM, ROWS>(uint(i), team, place);
+  for (int i = 0; i < rows<T>(); ++i) {
+    const uint row = row_of<TEAM, rows<T>()>(uint(i), team, place);
     if (column < n && row < n) matrix[column * n + row] = x[i];
   }
 }
@@ -195,6 +218,23 @@ write_tile(thread const T (&x)[COUNT], threadgroup T* column, uint team, uint pl
   for (int i = 0; i < COUNT; ++i) column[row_of<TEAM, COUNT>(uint(i), team, place)] = x[i];
 }
 
+// The sizes of the columns in threadgroup memory, twice: what a round writes is read by the next.
+template <typename R, int WIDTH> struct Sizes {
+  threadgroup R* norms;
+  threadgroup int* exponents;
+
+  Size<R> at(uint round, uint column) const thread {
+    const uint i = (round & 1) * WIDTH + column;
+    const Size<R> size = {norms[i], exponents[i]};
+    return size;
+  }
+  void set(uint round, uint column, Size<R> size) const thread {
+    const uint i = (round & 1) * WIDTH + column;
+    norms[i] = size.norm;
+    exponents[i] = size.exponent;
+  }
+};
+
 // Rows of the rotations W of COUNT columns that a lane has; a team may have more lanes than rows.
 template <int TEAM, int COUNT> inline constexpr int turned_rows() {
   return COUNT > TEAM ? COUNT / TEAM : 1;
@@ -206,18 +246,18 @@ template <typename T, int TEAM, int COUNT>
 inline void multiply(
     device T* V, threadgroup const T* W, uint stride, uint n, uint first, uint second, uint team, uint place) {
   constexpr uint HALF = COUNT / 2;
-  T low[ROWS];
-  T high[ROWS];
+  T low[rows<T>()];
+  T high[rows<T>()];
 #pragma unroll
-  for (int i = 0; i < ROWS; ++i) low[i] = high[i] = zero<T>();
+  for (int i = 0; i < rows<T>(); ++i) low[i] = high[i] = zero<T>();
 #pragma unroll(1)
   for (uint k = 0; k < uint(COUNT); ++k) {
-    T x[ROWS];
+    T x[rows<T>()];
     load_column<T, TEAM>(x, V, k < HALF ? first + k : second + k - HALF, n, team, place);
     const T minus_low = zero<T>() - W[team * stride + k];
     const T minus_high = zero<T>() - W[(HALF + team) * stride + k];
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
+    for (int i = 0; i < rows<T>(); ++i) {
       low[i] = mul_sub(low[i], x[i], minus_low);
       high[i] = mul_sub(high[i], x[i], minus_high);
     }
@@ -301,15 +341,18 @@ template <typename T, int TEAM>
     constant uint& vectors [[buffer(8)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
+  typedef real_t<T> Real;
   constexpr int WIDTH = block_width<T, TEAM>();
   constexpr uint HALF = WIDTH / 2;
-  constexpr uint HEIGHT = ROWS * TEAM;
+  constexpr uint HEIGHT = rows<T>() * TEAM;
   constexpr int TURNED = turned_rows<TEAM, WIDTH>();
   constexpr uint STRIDE = TURNED * TEAM;
-  THREADGROUP_ARRAY(T, tile, (WIDTH * ROWS * TEAM));
+  THREADGROUP_ARRAY(T, tile, (WIDTH * rows<T>() * TEAM));
   THREADGROUP_ARRAY(T, W, (WIDTH * TURNED * TEAM));
-  THREADGROUP_ARRAY(int, scales, WIDTH);
+  THREADGROUP_ARRAY(Real, norms, (2 * WIDTH));
+  THREADGROUP_ARRAY(int, scales, (2 * WIDTH));
   THREADGROUP_ARRAY(int, flags, 3);
+  const Sizes<Real, WIDTH> sizes = {norms, scales};
   const uint team = tid / uint(TEAM);
   const uint place = tid % uint(TEAM);
   const uint matrix = group.y;
@@ -338,10 +381,12 @@ template <typename T, int TEAM>
 #pragma unroll
     for (uint half_block = 0; half_block < 2; ++half_block) {
       const uint i = half_block * HALF + team;
-      T x[ROWS];
+      T x[rows<T>()];
       load_column<T, TEAM>(x, columns, first + i, n, team, place);
-      write_tile<T, TEAM, ROWS>(x, tile + i * HEIGHT, team, place);
-      if (place == 0) scales[i] = first + i < n ? exponent[first + i] : OF_ZERO;
+      Size<Real> size = {Real(0), first + i < n ? exponent[first + i] : OF_ZERO};
+      measure<T, TEAM>(x, size, least);
+      write_tile<T, TEAM, rows<T>()>(x, tile + i * HEIGHT, team, place);
+      if (place == 0) sizes.set(1, i, size);
       for (uint row = place; row < STRIDE; row += TEAM) {
         W[i * STRIDE + row] = row == i ? one<T>() : zero<T>();
       }
@@ -355,18 +400,16 @@ template <typename T, int TEAM>
         // Column i of a pair lacks the highest bit of r.
         const uint i = team + (team & ~(highest - 1));
         const uint j = i ^ r;
-        T low[ROWS];
-        T high[ROWS];
-        read_tile<T, TEAM, ROWS>(low, tile + i * HEIGHT, team, place);
-        read_tile<T, TEAM, ROWS>(high, tile + j * HEIGHT, team, place);
-        int low_exponent = scales[i];
-        int high_exponent = scales[j];
+        T low[rows<T>()];
+        T high[rows<T>()];
+        read_tile<T, TEAM, rows<T>()>(low, tile + i * HEIGHT, team, place);
+        read_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
+        Size<Real> low_size = sizes.at(r, i);
+        Size<Real> high_size = sizes.at(r, j);
         const Turn<T> turn =
-            meet<T, TEAM>(low, high, low_exponent, high_exponent, least, progress);
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) mix(low[k], high[k], turn.phase, turn.columns);
-        write_tile<T, TEAM, ROWS>(low, tile + i * HEIGHT, team, place);
-        write_tile<T, TEAM, ROWS>(high, tile + j * HEIGHT, team, place);
+            turn_pair<T, TEAM>(low, high, low_size, high_size, least, progress);
+        write_tile<T, TEAM, rows<T>()>(low, tile + i * HEIGHT, team, place);
+        write_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
         if (vectors != 0) {
           T w_low[TURNED];
           T w_high[TURNED];
@@ -377,10 +420,9 @@ template <typename T, int TEAM>
           write_tile<T, TEAM, TURNED>(w_low, W + i * STRIDE, team, place);
           write_tile<T, TEAM, TURNED>(w_high, W + j * STRIDE, team, place);
         }
-        simdgroup_barrier(mem_flags::mem_threadgroup);
         if (place == 0) {
-          scales[i] = low_exponent;
-          scales[j] = high_exponent;
+          sizes.set(r + 1, i, low_size);
+          sizes.set(r + 1, j, high_size);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
       }
@@ -392,10 +434,10 @@ template <typename T, int TEAM>
 #pragma unroll
       for (uint half_block = 0; half_block < 2; ++half_block) {
         const uint i = half_block * HALF + team;
-        T x[ROWS];
-        read_tile<T, TEAM, ROWS>(x, tile + i * HEIGHT, team, place);
+        T x[rows<T>()];
+        read_tile<T, TEAM, rows<T>()>(x, tile + i * HEIGHT, team, place);
         store_column<T, TEAM>(x, columns, first + i, n, team, place);
-        if (place == 0 && first + i < n) exponent[first + i] = scales[i];
+        if (place == 0 && first + i < n) exponent[first + i] = sizes.at(WIDTH, i).exponent;
       }
       if (vectors != 0) {
         multiply<T, TEAM, WIDTH>(
@@ -426,14 +468,17 @@ template <typename T, int TEAM>
     constant uint& round [[buffer(9)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
+  typedef real_t<T> Real;
   constexpr int WIDTH = block_width<T, TEAM>();
-  constexpr uint HEIGHT = ROWS * TEAM;
+  constexpr uint HEIGHT = rows<T>() * TEAM;
   constexpr int TURNED = turned_rows<TEAM, 2 * WIDTH>();
   constexpr uint STRIDE = TURNED * TEAM;
-  THREADGROUP_ARRAY(T, tile, (WIDTH * ROWS * TEAM));
+  THREADGROUP_ARRAY(T, tile, (WIDTH * rows<T>() * TEAM));
   THREADGROUP_ARRAY(T, W, (2 * WIDTH * TURNED * TEAM));
-  THREADGROUP_ARRAY(int, scales, WIDTH);
+  THREADGROUP_ARRAY(Real, norms, (2 * WIDTH));
+  THREADGROUP_ARRAY(int, scales, (2 * WIDTH));
   THREADGROUP_ARRAY(int, flags, 2);
+  const Sizes<Real, WIDTH> sizes = {norms, scales};
   const uint team = tid / uint(TEAM);
   const uint place = tid % uint(TEAM);
   const uint matrix = group.y;
@@ -449,16 +494,19 @@ template <typename T, int TEAM>
 
   if (info[matrix] == 1 && second < n) {
     const int least = exponent[n];
-    T low[ROWS];
+    T low[rows<T>()];
     T w_low[TURNED];
     load_column<T, TEAM>(low, columns, first + team, n, team, place);
-    int low_exponent = exponent[first + team];
+    Size<Real> low_size = {Real(0), exponent[first + team]};
+    measure<T, TEAM>(low, low_size, least);
     {
-      T x[ROWS];
+      T x[rows<T>()];
       load_column<T, TEAM>(x, columns, second + team, n, team, place);
-      write_tile<T, TEAM, ROWS>(x, tile + team * HEIGHT, team, place);
+      Size<Real> size = {Real(0), second + team < n ? exponent[second + team] : OF_ZERO};
+      measure<T, TEAM>(x, size, least);
+      write_tile<T, TEAM, rows<T>()>(x, tile + team * HEIGHT, team, place);
+      if (place == 0) sizes.set(0, team, size);
     }
-    if (place == 0) scales[team] = second + team < n ? exponent[second + team] : OF_ZERO;
 #pragma unroll
     for (int k = 0; k < TURNED; ++k) {
       const uint row = row_of<TEAM, TURNED>(uint(k), team, place);
@@ -471,13 +519,11 @@ template <typename T, int TEAM>
 #pragma unroll(1)
     for (uint r = 0; r < uint(WIDTH); ++r) {
       const uint j = team ^ r;
-      T high[ROWS];
-      read_tile<T, TEAM, ROWS>(high, tile + j * HEIGHT, team, place);
-      int high_exponent = scales[j];
-      const Turn<T> turn = meet<T, TEAM>(low, high, low_exponent, high_exponent, least, progress);
-#pragma unroll
-      for (int k = 0; k < ROWS; ++k) mix(low[k], high[k], turn.phase, turn.columns);
-      write_tile<T, TEAM, ROWS>(high, tile + j * HEIGHT, team, place);
+      T high[rows<T>()];
+      read_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
+      Size<Real> high_size = sizes.at(r, j);
+      const Turn<T> turn = turn_pair<T, TEAM>(low, high, low_size, high_size, least, progress);
+      write_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
       if (vectors != 0) {
         T w_high[TURNED];
         read_tile<T, TEAM, TURNED>(w_high, W + (WIDTH + j) * STRIDE, team, place);
@@ -485,8 +531,7 @@ template <typename T, int TEAM>
         for (int k = 0; k < TURNED; ++k) mix(w_low[k], w_high[k], turn.phase, turn.turns);
         write_tile<T, TEAM, TURNED>(w_high, W + (WIDTH + j) * STRIDE, team, place);
       }
-      simdgroup_barrier(mem_flags::mem_threadgroup);
-      if (place == 0) scales[j] = high_exponent;
+      if (place == 0) sizes.set(r + 1, j, high_size);
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     if (progress.changed) flags[0] = 1;
@@ -495,12 +540,12 @@ template <typename T, int TEAM>
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (flags[0] != 0) {
       store_column<T, TEAM>(low, columns, first + team, n, team, place);
-      T x[ROWS];
-      read_tile<T, TEAM, ROWS>(x, tile + team * HEIGHT, team, place);
+      T x[rows<T>()];
+      read_tile<T, TEAM, rows<T>()>(x, tile + team * HEIGHT, team, place);
       store_column<T, TEAM>(x, columns, second + team, n, team, place);
       if (place == 0) {
-        exponent[first + team] = low_exponent;
-        if (second + team < n) exponent[second + team] = scales[team];
+        exponent[first + team] = low_size.exponent;
+        if (second + team < n) exponent[second + team] = sizes.at(WIDTH, team).exponent;
       }
       if (vectors != 0) {
         multiply<T, TEAM, 2 * WIDTH>(
