@@ -43,7 +43,7 @@ def eig(A: Tensor, vectors: bool) -> tuple[Tensor, Tensor, Tensor]:
     types = scalar(A.dtype), scalar(values.dtype)
     out = V if vectors else empty((1,), A, values.dtype)
     if n <= simd_rows(A.dtype):
-        kernel("eig", "eig_simd", *types, lanes(n))(
+        kernel("eig", "eig_simd", *types, lanes(n, 16))(
             matrices, values, out, info, n, *strides(matrices), vectors,
             threads=(32 * batch,), group=(32,),
         )  # fmt: skip

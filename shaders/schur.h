@@ -314,23 +314,23 @@ inline void chase(
   const uint begin = last_of_all<GROUP>(candidate, crew, partial);
   const uint first_row = vectors ? 0 : top;
   const uint end_column = vectors ? n : bottom + 1;
+  Bulge<T> bulge = first_bulge<T>(H, stride, begin, shift);
+  meet<GROUP>();
   for (uint k = begin; k < bottom; ++k) {
     const bool three = ROWS == 3 && k + 2 <= bottom;
-    Bulge<T> bulge;
     P column = H + (k - 1) * stride + k;
-    if (k == begin) {
-      bulge = first_bulge<T>(H, stride, k, shift);
-    } else {
+    if (k > begin) {
       bulge.x[0] = column[0];
       bulge.x[1] = column[1];
       bulge.x[2] = three ? column[2] : zero<T>();
     }
     const Turn<T> turn = turn_of(bulge);
-    meet<GROUP>();
     if (own >= k && own < end_column) {
       P a = H + own * stride + k;
       turn_three(a, 1, three, conj(turn.tau), conj(turn.v1), conj(turn.v2));
     }
+    meet<GROUP>();
+    // Only now: all threads have read the column.
     if (own == 0 && k > begin) {
       column[0] = from_real<T>(turn.beta);
       column[1] = zero<T>();
@@ -338,7 +338,6 @@ inline void chase(
     } else if (own == 0 && k > top) {
       column[0] = mul(one<T>() - conj(turn.tau), column[0]);
     }
-    meet<GROUP>();
     if (own >= first_row && own <= min(k + ROWS, bottom)) {
       turn_three(H + own + k * stride, stride, three, turn.tau, turn.v1, turn.v2);
     }
