@@ -145,6 +145,17 @@ def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: 
     )
 
 
+def refuse_as(name: str, function: Callable[..., Any], A: Any, **kwargs: Any) -> Any:
+    """`refuse` of a function that torch may lack, in the words of one that takes the same A."""
+    theirs = f"linalg.{function.__name__.removeprefix('linalg_')}"
+    try:
+        return refuse(function, A, **kwargs)
+    except Exception as error:
+        words = str(error).replace(theirs, name)
+        words = words.replace(theirs.replace(".", "_"), name.replace(".", "_"))
+        raise type(error)(words) from None
+
+
 def _low_precision(args: tuple[Any, ...]) -> bool:
     tensors = [a for a in args if isinstance(a, Tensor)]
     return any(t.dtype in HALVES and torch.is_autocast_enabled(t.device.type) for t in tensors)
