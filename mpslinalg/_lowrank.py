@@ -50,7 +50,8 @@ def svd_lowrank(
 def _project(A: Tensor, q: int, niter: int, M: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     if M is not None:
         M = M.broadcast_to(A.shape)
-    wide = A.shape[-2] < A.shape[-1]
+    m, n = A.shape[-2:]
+    wide = m < n
     if wide:
         A, M = A.mH, None if M is None else M.mH
 
@@ -58,7 +59,10 @@ def _project(A: Tensor, q: int, niter: int, M: Tensor | None) -> tuple[Tensor, T
         return A @ X if M is None else A @ X - M @ X
 
     adjoint = A.mH, None if M is None else M.mH
-    Q = _qr.qr(times(A, M, torch.randn(A.shape[-1], q, dtype=A.dtype, device=A.device))).Q
+    # For what is no number of these, torch's product says so.
+    dtype = A.dtype if A.is_floating_point() or A.is_complex() else torch.float32
+    R = torch.randn(A.shape[-1], q, dtype=dtype, device=A.device)
+    Q = _qr.qr(times(A, M, R)).Q
     for _ in range(niter):
         Q = _qr.qr(times(*adjoint, Q)).Q
         Q = _qr.qr(times(A, M, Q)).Q

@@ -84,12 +84,17 @@ def _norm(A: Tensor, order: Any) -> Tensor:
         return frobenius(A)
     if order in SPECTRAL:
         S = _svd.svdvals(A)
-        return S.sum(-1) if order == "nuc" else S.amax(-1) if order == 2 else S.amin(-1)
+        if order == "nuc":
+            return S.sum(-1)
+        return _largest(S) if order == 2 else S.amin(-1)
     sums = A.abs().sum(-2 if abs(order) == 1 else -1)
-    # The largest sum of none is zero, the smallest has no value.
-    if order > 0 and sums.shape[-1] == 0:
-        return sums.sum(-1)
-    return sums.amax(-1) if order > 0 else sums.amin(-1)
+    # Counted from the front, as in torch's error for no sums.
+    return _largest(sums) if order > 0 else sums.amin(sums.dim() - 1)
+
+
+def _largest(values: Tensor) -> Tensor:
+    """The largest of values that are not negative; of none, zero."""
+    return values.amax(-1) if values.shape[-1] > 0 else values.sum(-1)
 
 
 def _known(order: Any) -> bool:
@@ -177,8 +182,11 @@ def matrix_norm(
         return refused
     matrices = A.to(dtype).movedim(tuple(dim), (-2, -1))
     N = _norm(matrices, ord)
-    if keepdim:
+    if keepdim and spectral:
         N = N[..., None, None].movedim((-2, -1), tuple(dim))
+    elif keepdim:
+        kept = {d % A.dim() for d in dim}
+        N = N.reshape([1 if d in kept else size for d, size in enumerate(A.shape)])
     return N if out is None else _out.write(N, out)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -100,12 +101,16 @@ def _counts(S: Tensor, A: Tensor, atol: Tolerance, rtol: Tolerance, largest: Ten
     return kept if atol is None or atol == 0 else kept & (atol < S)
 
 
-def _tolerances(atol: Any, rtol: Any) -> bool:
-    """Whether torch takes these together: numbers, or real tensors."""
-    given = [t for t in (atol, rtol) if t is not None]
-    if all(isinstance(t, Tensor) for t in given):
-        return not any(t.is_complex() for t in given)
-    return all(isinstance(t, (int, float)) for t in given)
+def _tolerances(A: Any, *given: Any) -> bool:
+    """Whether torch takes these together: numbers, or real tensors that fit the batch."""
+    given = tuple(t for t in given if t is not None)
+    if all(isinstance(t, (int, float)) for t in given):
+        return True
+    shapes = [t.shape for t in given if isinstance(t, Tensor) and not t.is_complex()]
+    if not isinstance(A, Tensor) or len(shapes) < len(given):
+        return False
+    shapes.append(A.shape[:-2])
+    return all(_check.broadcastable(a, b) for a in shapes for b in shapes)
 
 
 def _broadcast(A: Tensor, *tolerances: Tolerance) -> Tensor:
@@ -114,34 +119,44 @@ def _broadcast(A: Tensor, *tolerances: Tolerance) -> Tensor:
     return _op.broadcast((A, 2), *((t, 0) for t in tensors))[0] if tensors else A
 
 
-def _also_positional(old: str, new: str, other: str) -> Callable[..., Any]:
-    """torch's older signature, f(A, old, hermitian=False): one tolerance, and no other."""
+def _refuse(function: Callable[..., Any], A: Any, out: Any, **options: Any) -> Any:
+    """Raise torch's error; which options it got is in its words."""
+    given = {k: v for k, v in options.items() if not (v is None or v is False)}
+    return _check.refuse(function, A, out=out, **given)
+
+
+def _older(translate: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
+    """Take the arguments of torch's older signature too: one tolerance, by position as well."""
 
     def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def either(A: Any, *args: Any, **kwargs: Any) -> Any:
-            if not args and old not in kwargs:
+            if not args and kwargs.keys() <= {"atol", "rtol", "hermitian", "out"}:
                 return function(A, **kwargs)
-            names = (old, "hermitian")[: len(args)]
-            given = kwargs | dict(zip(names, args, strict=False))
-            tolerance = given.pop(old, None)
-            clash = len(args) > 2 or not {*names}.isdisjoint(kwargs)
-            if (
-                clash
-                or not given.keys() <= {"hermitian", "out"}
-                or not _tolerances(tolerance, None)
-            ):
-                return _check.refuse(getattr(torch.linalg, function.__name__), A, *args, **kwargs)
-            tensor = isinstance(tolerance, Tensor)
-            none = tolerance.new_zeros(()) if tensor else 0.0
-            return function(A, **given, **{new: tolerance, other: none})
+            with suppress(TypeError):
+                options = translate(*args, **kwargs)
+                tolerances = options["atol"], options["rtol"]
+                if None not in tolerances and _tolerances(A, *tolerances):
+                    return function(A, **options)
+            return _check.refuse(getattr(torch.linalg, function.__name__), A, *args, **kwargs)
 
         return either
 
     return wrapper
 
 
-@_also_positional("rcond", "rtol", "atol")
+def _zero(like: Any) -> Tolerance:
+    return like.new_zeros(()) if isinstance(like, Tensor) else 0.0
+
+
+@_older(
+    lambda rcond, hermitian=False, *, out=None: {
+        "atol": _zero(rcond),
+        "rtol": rcond,
+        "hermitian": hermitian,
+        "out": out,
+    }
+)
 def pinv(
     A: Tensor,
     *,
@@ -184,10 +199,10 @@ def pinv(
     if not (
         (_check.square(A) if hermitian else _check.matrix(A))
         and _check.flags(hermitian)
-        and _tolerances(atol, rtol)
+        and _tolerances(A, atol, rtol)
         and _check.out_to_cast(out, (A,), A.dtype)
     ):
-        refused: Tensor = _check.refuse(torch.linalg.pinv, A, **options, out=out)
+        refused: Tensor = _refuse(torch.linalg.pinv, A, out, **options)
         return refused
     if A.numel() == 0:
         X = torch.empty_like(A.mT, memory_format=torch.contiguous_format)
@@ -197,7 +212,14 @@ def pinv(
     return X if out is None else _out.write(X, out)
 
 
-@_also_positional("tol", "atol", "rtol")
+@_older(
+    lambda tol, hermitian=False, *, out=None: {
+        "atol": tol,
+        "rtol": _zero(tol),
+        "hermitian": hermitian,
+        "out": out,
+    }
+)
 def matrix_rank(
     A: Tensor,
     *,
@@ -236,10 +258,10 @@ def matrix_rank(
     if not (
         (_check.square(A) if hermitian else _check.matrix(A))
         and _check.flags(hermitian)
-        and _tolerances(atol, rtol)
+        and _tolerances(A, atol, rtol)
         and _check.out_to_cast(out, (), torch.int64)
     ):
-        refused: Tensor = _check.refuse(torch.linalg.matrix_rank, A, **options, out=out)
+        refused: Tensor = _refuse(torch.linalg.matrix_rank, A, out, **options)
         return refused
     if A.numel() == 0:
         rank = torch.zeros(_broadcast(A, atol, rtol).shape[:-2], dtype=torch.int64, device=A.device)

@@ -81,7 +81,7 @@ def _times_inverse(X: Tensor, H: Tensor) -> Tensor:
 
 
 def _refuse(A: Any, out: Any) -> Any:
-    """Raise torch's error, in the words of `svd` where torch has no `polar`."""
+    """Raise torch's error, in the words of `qr` where torch has no `polar`."""
     function = getattr(torch.linalg, "polar", None)
     if function is not None:
         return _check.refuse(function, A, out=out)
@@ -90,7 +90,7 @@ def _refuse(A: Any, out: Any) -> Any:
             "linalg.polar: input must have at least as many rows as columns, but got "
             f"{A.shape[-2]} by {A.shape[-1]} matrices"
         )
-    return _check.refuse_as("linalg.polar", torch.linalg.svd, A, out=out)
+    return _check.refuse_as("linalg.polar", torch.linalg.qr, A, out=out)
 
 
 def polar(A: Tensor, *, out: Any = None) -> Any:

@@ -106,7 +106,7 @@ TOLERANCES: list[dict[str, Any]] = [
     {"atol": 0.05, "rtol": 0.3},
     {"atol": torch.tensor(0.3)},
     {"atol": torch.tensor([0.0, 0.3, 3.0])},
-    {"rtol": torch.tensor([[0.3], [0.6]]).double()},
+    {"rtol": torch.tensor([0.3, 0.6, 0.1]).double()},
     {"atol": torch.tensor([0.3, 0.3, 0.0]), "rtol": torch.tensor([0.0, 0.1, 0.6])},
 ]
 
@@ -115,7 +115,6 @@ TOLERANCES: list[dict[str, Any]] = [
 @each_single
 def test_tolerances(dtype: torch.dtype, options: dict[str, Any], device: str) -> None:
     values = torch.tensor([[2.0, 0.9, 0.2], [0.4, 0.1, 1e-9], [0.0, 0.0, 0.0]])
-    A = of_rank((3, 5, 3), 3, dtype) * values.unsqueeze(-2)
     # Columns that are orthogonal, so that LAPACK's small values are as right as ours.
     A = torch.linalg.qr(testing.random((3, 5, 3), dtype)).Q * values.unsqueeze(-2)
     given = {k: on(device, v) if isinstance(v, Tensor) else v for k, v in options.items()}
@@ -123,6 +122,18 @@ def test_tolerances(dtype: torch.dtype, options: dict[str, Any], device: str) ->
     torch.testing.assert_close(X.cpu(), torch.linalg.pinv(A, **options), rtol=1e-4, atol=1e-4)
     assert torch.equal(rank.cpu(), torch.linalg.matrix_rank(A, **options))
     assert rank.dtype == torch.int64
+
+
+def test_more_tolerances_than_matrices(device: str) -> None:
+    A = testing.random((3, 5, 4), torch.float32)
+    rtol = torch.tensor([[0.3], [0.6]])
+    given = on(device, A).requires_grad_()
+    X = LA.pinv(given, rtol=on(device, rtol))
+    expected = torch.linalg.pinv(A.expand(2, 3, 5, 4), rtol=rtol)
+    torch.testing.assert_close(X.detach().cpu(), expected, rtol=1e-4, atol=1e-4)
+    assert torch.autograd.grad(X.sum(), given)[0].shape == A.shape
+    ranks = torch.linalg.matrix_rank(A.expand(2, 3, 5, 4), rtol=rtol)
+    assert torch.equal(LA.matrix_rank(given, rtol=on(device, rtol)).cpu(), ranks)
 
 
 @pytest.mark.parametrize("tolerance", [0.3, torch.tensor([0.3, 1.0])], ids=["number", "tensor"])
