@@ -167,8 +167,8 @@ class _Slots:
         self.values = (ctypes.c_uint64 * count)()
         start = ctypes.addressof(self.values)
         self._pointers = (ctypes.c_void_p * count)(*(start + 8 * i for i in range(count)))
-        self._config = _LaunchConfig()
-        self._addresses = ctypes.addressof(self._config), ctypes.addressof(self._pointers)
+        self.config = _LaunchConfig()
+        self._addresses = ctypes.addressof(self.config), ctypes.addressof(self._pointers)
         # Held from the first slot to the launch: Python changes threads between any two steps.
         self.lock = threading.Lock()
 
@@ -178,15 +178,22 @@ class _Slots:
         for position, value in enumerate(values, self._buffers):
             self.values[position] = self._bits[position](value)
         nx, ny, nz = (*threads, 1, 1)[:3]
-        config = self._config
+        config = self.config
         config.bx, config.by, config.bz = (*group, 1, 1)[:3]
         gx, gy, gz = -(-nx // config.bx), -(-ny // config.by), -(-nz // config.bz)
         self.values[len(self._bits) :] = [nx, ny, nz, gx, gy]
         config.gx, config.gy, config.gz = gx * gy * gz, 1, 1
 
+    def queued(self, function: int) -> Callable[[], int]:
+        """What queues the kernel in the stream of `config` and returns the driver's error code."""
+        config, pointers = map(ctypes.c_void_p, self._addresses)
+        return functools.partial(
+            _launch_function(), config, ctypes.c_void_p(function), pointers, None
+        )
+
     def launch(self, function: int, stream: int) -> int:
         """Queue the kernel in a stream; returns the driver's error code."""
-        self._config.stream = stream
+        self.config.stream = stream
         config, pointers = self._addresses
         return _launch_function()(config, function, pointers, None)
 
@@ -292,14 +299,21 @@ class _CudaLauncher(Launcher):
         slots = _Slots(self._bits, self._buffers)
         slots.set_sizes(values, threads, group)
         places = [(position, i, offset) for position, (i, offset) in enumerate(parts)]
-
-        pointers = slots.values
+        pointers, lock = slots.values, slots.lock
+        # Spelt out: a plan for one large matrix has thousands of these, 5 us each with the driver.
+        current_device, config, queued = (
+            torch._C._cuda_getDevice,
+            slots.config,
+            slots.queued(function),
+        )
 
         def launch(tensors: Sequence[torch.Tensor], starts: Sequence[int], queue: int) -> None:
-            with slots.lock:
+            with lock:
                 for position, i, offset in places:
                     pointers[position] = starts[i] + offset
-                self._launch(slots, function, index, queue)
+                config.stream = queue
+                if current_device() != index or queued() != 0:
+                    self._launch(slots, function, index, queue)
 
         return launch
 
