@@ -32,7 +32,6 @@ from mpslinalg import (
     _solve_plan,
     _svd_plan,
     _triangular_plan,
-    _tridiagonal_plan,
 )
 from mpslinalg._engines import metal, source
 from tests.strict.check import check
@@ -174,10 +173,10 @@ def run_qr(dtype: torch.dtype) -> None:
 
 
 def run_eigh(dtype: torch.dtype) -> None:
-    """Each width of a simdgroup's team."""
-    for n in (3, 8, 16, 32):
-        _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, True)
-    _tridiagonal_plan.values(torch.zeros(2, 4), torch.zeros(2, 3))
+    """Each width of a simdgroup's team, a threadgroup, and panels."""
+    for n in (3, 8, 16, 32, 33, 257, 600):
+        for vectors in (False, True):
+            _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, vectors)
 
 
 def run_divide() -> None:
