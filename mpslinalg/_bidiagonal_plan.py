@@ -16,6 +16,9 @@ COLUMNS = 8
 # Rows that a group of bidiagonal_rows takes: whole lines of memory where that leaves enough groups.
 ROWS = 32
 FEW_ROWS = 8
+# Simdgroups of such a group, and the columns of the matrix that a thread of it reads at once.
+SHARING = 8
+BATCH = 8
 
 
 class Reflectors(NamedTuple):
@@ -52,6 +55,7 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
     w, x, inverses = (empty((batch, k), A, row_major=True) for k in (n, m, 2))
     few = batch * m < _qr_plan.FEW_GROUPS * ROWS
     rows = FEW_ROWS if few else ROWS
+    threads = 32 * min(SHARING, -(-n * rows // (32 * BATCH)))
     columns_launch = kernel("bidiagonal", "bidiagonal_columns", T)
     rows_launch = kernel("bidiagonal", "bidiagonal_rows", T, rows)
     for i in range(n):
@@ -64,7 +68,7 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
             groups = -(-m // rows) - (i + 1) // rows
             rows_launch(
                 A, right, w, x, inverses, right_tau, e, m, n, i, e.stride(1), e.stride(0),
-                threads=(256 * groups, batch), group=(256, 1),
+                threads=(threads * groups, batch), group=(threads, 1),
             )  # fmt: skip
     return Reflectors(A, tau, right, right_tau), exponents
 

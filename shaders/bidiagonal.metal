@@ -16,7 +16,7 @@
 // Simdgroups of a group that have columns of their own, and those columns.
 constexpr constant uint SIMDGROUPS = 4;
 constexpr constant uint COLUMNS = 2;
-// Simdgroups of a group that share rows.
+// The most simdgroups of a group that share rows.
 constexpr constant uint SHARING = 8;
 // Entries of a column, and of a row, that a thread reads before it needs the first of them.
 constexpr constant uint STEPS = 4;
@@ -206,9 +206,10 @@ template <typename T, int ROWS>
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
-    uint simd [[simdgroup_index_in_threadgroup]]) {
+    uint simd [[simdgroup_index_in_threadgroup]],
+    uint sharing [[simdgroups_per_threadgroup]]) {
   typedef real_t<T> Real;
-  constexpr uint SLOTS = SHARING * 32 / ROWS;
+  const uint slots = sharing * uint(32 / ROWS);
   THREADGROUP_ARRAY(T, products, SHARING * ROWS);
   THREADGROUP_ARRAY(T, crossings, SHARING);
   THREADGROUP_ARRAY(Real, norms, SHARING);
@@ -230,13 +231,13 @@ template <typename T, int ROWS>
   const T inverse = inverses[matrix * 2];
   const T raw = a[0];
   const T top = a[m];
-  for (uint begin = i + 2 + tid / uint(ROWS); begin < n; begin += SLOTS * BATCH) {
+  for (uint begin = i + 2 + tid / uint(ROWS); begin < n; begin += slots * BATCH) {
     T entry[BATCH];
     T share[BATCH];
     T step[BATCH];
 #pragma unroll
     for (uint s = 0; s < BATCH; ++s) {
-      const uint j = begin + s * SLOTS;
+      const uint j = begin + s * slots;
       entry[s] = j < n ? a[ulong(j - i) * m] : zero<T>();
       share[s] = j < n ? rows[j] : zero<T>();
       step[s] = j < n ? u[j] : zero<T>();
@@ -264,8 +265,7 @@ template <typename T, int ROWS>
     T product = zero<T>();
     T crossing = zero<T>();
     squares = Real(0);
-#pragma unroll
-    for (uint s = 0; s < SHARING; ++s) {
+    for (uint s = 0; s < sharing; ++s) {
       product = product - products[s * uint(ROWS) + tid];
       crossing = crossing - crossings[s];
       squares += norms[s];
