@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import (
+    _bidiagonal_plan,
     _cholesky_plan,
     _determinant_plan,
     _divide_plan,
@@ -172,6 +173,15 @@ def run_qr(dtype: torch.dtype) -> None:
     _qr_plan.ormqr(A, tau[:1, :1], torch.zeros(1, 600, wide, dtype=dtype), True, True)
 
 
+def run_bidiagonal(dtype: torch.dtype) -> None:
+    """Square and tall, few matrices and many."""
+    for batch, m, n in ((2, 40, 40), (2, 80, 40), (130, 40, 40)):
+        A, values = torch.zeros(1, m, n, dtype=dtype).expand(batch, m, n), torch.zeros(batch, n)
+        X, info = torch.zeros(batch, m, n, dtype=dtype), torch.zeros(batch, dtype=torch.int32)
+        _bidiagonal_plan.svd(A, X, values, X[:, :n].clone(), info)
+        _bidiagonal_plan.svdvals(A, values, info)
+
+
 def run_eigh(dtype: torch.dtype) -> None:
     """Each width of a simdgroup's team, a threadgroup, and panels."""
     for n in (3, 8, 16, 32, 33, 257, 600):
@@ -215,7 +225,7 @@ def all_launches() -> dict[str, set[Launch]]:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
                     found.setdefault(launch.shader, set()).add(launch)
-            for plans in (run_qr, run_eigh):
+            for plans in (run_qr, run_bidiagonal, run_eigh):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
         for plans in (run_divide, run_gated_delta):
