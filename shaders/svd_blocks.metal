@@ -304,6 +304,10 @@ inline void multiply(
   }
 }
 
+// How far below the least column of A one may shrink. What is less counts as zero: in each column of
+// A that is an error of a part of a roundoff, and singular values as small are made of roundings.
+template <typename R> inline int least_shrinkage() { return sizeof(R) == 4 ? -34 : -63; }
+
 // X := A with the power of two taken out of each column, into `exponents`, of n + 1 a matrix: the
 // last is the least that a column may have. V := I. info: 1 until it has converged, and -4 for a
 // matrix that is not finite, as LAPACK's gesdd. A threadgroup of 256 a matrix.
@@ -326,7 +330,7 @@ kernel void svd_begin(
   typedef real_t<T> Real;
   THREADGROUP_ARRAY(int, of_simdgroups, 16);
   const ulong offset = ulong(matrix) * n * n;
-  int most = OF_ZERO;
+  int least = -OF_ZERO;
   uint infinite = 0;
   for (uint j = simd; j < n; j += 8) {
     device const T* from = A + long(matrix) * batch_stride + long(j) * long(column_stride);
@@ -339,7 +343,7 @@ kernel void svd_begin(
     largest = team_max<32>(largest);
     const int taken = exponent_of(largest);
     const int exponent = largest == Real(0) ? OF_ZERO : taken;
-    most = max(most, exponent);
+    if (exponent != OF_ZERO) least = min(least, exponent);
     if (lane == 0) exponents[ulong(matrix) * (n + 1) + j] = exponent;
     for (uint i = lane; i < n; i += 32) {
       X[offset + j * n + i] = scale(from[long(i) * long(row_stride)], -taken);
@@ -348,16 +352,16 @@ kernel void svd_begin(
   }
   infinite = simd_max(infinite);
   if (lane == 0) {
-    of_simdgroups[simd] = most;
+    of_simdgroups[simd] = least;
     of_simdgroups[8 + simd] = int(infinite);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (tid == 0) {
     for (uint i = 1; i < 8; ++i) {
-      most = max(most, of_simdgroups[i]);
+      least = min(least, of_simdgroups[i]);
       infinite = max(infinite, uint(of_simdgroups[8 + i]));
     }
-    exponents[ulong(matrix) * (n + 1) + n] = most + least_exponent<Real>();
+    exponents[ulong(matrix) * (n + 1) + n] = least + least_shrinkage<Real>();
     info[matrix] = infinite != 0 ? -4 : 1;
   }
 }

@@ -26,7 +26,7 @@ CASES = [
     *((dtype, *shape) for dtype in DOUBLES for shape in ((7, 6), (6, 40), (33, 33))),
 ]
 # Each width of a team, tall and wide, QR first, and blocks of columns.
-REGIMES = ((3, 3), (6, 7), (16, 9), (32, 20), (40, 5), (5, 40), (40, 40), (35, 44))
+REGIMES = ((3, 3), (6, 7), (16, 9), (32, 20), (40, 5), (5, 40), (40, 40))
 each_regime = pytest.mark.parametrize("shape", REGIMES, ids=name)
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 
@@ -36,7 +36,7 @@ Parts = tuple[Tensor, Tensor, Tensor]
 @pytest.fixture(autouse=True)
 def _fewer_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the matrices here may need: the checker is slow also where nothing is done."""
-    monkeypatch.setattr(_svd_plan, "SWEEPS", 13)
+    monkeypatch.setattr(_svd_plan, "SWEEPS", 15)
 
 
 def factor(A: Tensor, device: str, full: bool = True) -> Parts:
@@ -158,7 +158,7 @@ def test_rows_of_any_scale(dtype: torch.dtype, device: str) -> None:
     compare(testing.svd_ratio(A, U, S, Vh), 1.0)
 
 
-@each_regime
+@pytest.mark.parametrize("shape", [*REGIMES, (35, 44)], ids=name)
 @each_dtype
 def test_any_rank_and_repeated_values(
     dtype: torch.dtype, shape: tuple[int, int], device: str
