@@ -231,9 +231,7 @@ def eigvals(A: Tensor, *, out: Tensor | None = None) -> Tensor:
         result: Tensor = torch.linalg.eigvals(A, out=out)
         return result
     _check.same_device("linalg_eigvals", input=A, out=out)
-    if not (
-        _check.square(A) and _check.out_to_cast(out, (A,), _COMPLEX.get(A.dtype, A.dtype))
-    ):
+    if not (_check.square(A) and _check.out_to_cast(out, (A,), _COMPLEX.get(A.dtype, A.dtype))):
         refused: Tensor = _check.refuse(torch.linalg.eigvals, A, out=out)
         return refused
     if _op.tracked(A):

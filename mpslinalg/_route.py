@@ -28,7 +28,17 @@ CUDA_TALL = 65536
 CUDA_TALL_COLUMNS = 8
 CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
 CUDA_NOT_MEASURED = frozenset(
-    ("geqrf", "householder_product", "ormqr", "eig", "eigvals", "eigh", "eigvalsh", "svd", "svdvals")
+    (
+        "geqrf",
+        "householder_product",
+        "ormqr",
+        "eig",
+        "eigvals",
+        "eigh",
+        "eigvalsh",
+        "svd",
+        "svdvals",
+    )
 )
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))

@@ -18,6 +18,7 @@ from torch import Tensor
 from mpslinalg import (
     _cholesky_plan,
     _determinant_plan,
+    _eig_plan,
     _eigh_plan,
     _engines,
     _gated_delta_plan,
@@ -172,9 +173,11 @@ def run_qr(dtype: torch.dtype) -> None:
 
 
 def run_eigh(dtype: torch.dtype) -> None:
-    """Each width of a simdgroup's team."""
+    """Each width of a simdgroup's team; of general matrices, a threadgroup too."""
     for n in (3, 8, 16, 32):
         _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, True)
+    for n in (16, 32, 33, _eig_plan.MAX_ROWS):
+        _eig_plan.eig(torch.zeros(2, n, n, dtype=dtype), True)
 
 
 def run_gated_delta() -> None:
