@@ -227,9 +227,7 @@ def eig_ratio(A: Array, values: Array, vectors: Array) -> Ratios:
     lengths = np.linalg.norm(V, axis=-2)
     excess = np.abs(lengths - 1).max(-1, initial=0.0)
     of_lengths = _ratio(excess, np.asarray(eps), legal)
-    return np.asarray(
-        np.maximum(_ratio(residual, A.shape[-1] * eps * _norm(A), legal), of_lengths)
-    )
+    return np.asarray(np.maximum(_ratio(residual, A.shape[-1] * eps * _norm(A), legal), of_lengths))
 
 
 @np.errstate(all="ignore")

@@ -117,8 +117,8 @@ inline uint back_substitute(P H, uint stride, uint n, uint k, C value, Q x, uint
   return last;
 }
 
-// v = D Z x of norm 1, and of a complex matrix or a conjugate pair with a largest entry that is
-// real and positive. x: entries 0 ... last.
+// v = D Z x of norm 1: of a complex matrix or a conjugate pair with a largest entry that is real
+// and positive; others are real, up to what is left of the pairs that they were solved with.
 template <typename T, typename C, typename P, typename Q, typename S>
 inline void transform(
     P Z, uint stride, uint n, Q x, uint step, uint last, S scales, device C* v, bool turned) {
@@ -154,6 +154,6 @@ inline void transform(
   const R norm = sqrt(squares) * (R(1) + excess / R(2));
   for (uint i = 0; i < n; ++i) {
     const C entry = mul(phase, v[i]);
-    v[i] = C(entry.x / norm, i == at && turned ? R(0) : entry.y / norm);
+    v[i] = C(entry.x / norm, i == at || !turned ? R(0) : entry.y / norm);
   }
 }
