@@ -20,6 +20,7 @@ from mpslinalg import (
     _cholesky_plan,
     _determinant_plan,
     _divide_plan,
+    _eig_plan,
     _eigh_plan,
     _engines,
     _gated_delta_plan,
@@ -189,11 +190,16 @@ def run_eigh(dtype: torch.dtype) -> None:
             _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, vectors)
 
 
+def run_eig(dtype: torch.dtype) -> None:
+    """A simdgroup, and a threadgroup."""
+    for n in (16, 32, 33, _eig_plan.MAX_ROWS):
+        _eig_plan.eig(torch.zeros(2, n, n, dtype=dtype), True)
+
+
 def run_divide() -> None:
-    """Leaves of either size, teams of either width."""
-    many = _divide_plan.MANY // 40 + 1
-    for batch, n in ((1, 2 * _divide_plan.LEAF), (1, _divide_plan.WIDE), (many, 40)):
-        d, e = torch.zeros(1, n).expand(batch, n), torch.zeros(1, n - 1).expand(batch, n - 1)
+    """Teams of either width."""
+    for n in (2 * _divide_plan.LEAF, _divide_plan.WIDE):
+        d, e = torch.zeros(1, n), torch.zeros(1, n - 1)
         _divide_plan.tridiagonal(d, e)
         _divide_plan.bidiagonal(d, e)
 
@@ -225,7 +231,7 @@ def all_launches() -> dict[str, set[Launch]]:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
                     found.setdefault(launch.shader, set()).add(launch)
-            for plans in (run_qr, run_bidiagonal, run_eigh):
+            for plans in (run_qr, run_bidiagonal, run_eigh, run_eig):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
         for plans in (run_divide, run_gated_delta):
