@@ -192,12 +192,13 @@ def pinv(
     """
     name = "pinv hermitian" if hermitian is True else "pinv"
     options = {"atol": atol, "rtol": rtol, "hermitian": hermitian}
-    if not _route.kernels(name, A):
+    if isinstance(A, Tensor) and not _route.kernels(name, A):
         result: Tensor = torch.linalg.pinv(A, **options, out=out)
         return result
     _check.same_device("linalg_pinv", A=A, atol=atol, rtol=rtol, out=out)
     if not (
-        (_check.square(A) if hermitian else _check.matrix(A))
+        isinstance(A, Tensor)
+        and (_check.square(A) if hermitian else _check.matrix(A))
         and _check.flags(hermitian)
         and _tolerances(A, atol, rtol)
         and _check.out_to_cast(out, (A,), A.dtype)
@@ -251,12 +252,13 @@ def matrix_rank(
     """
     name = "matrix_rank hermitian" if hermitian is True else "matrix_rank"
     options = {"atol": atol, "rtol": rtol, "hermitian": hermitian}
-    if not _route.kernels(name, A):
+    if isinstance(A, Tensor) and not _route.kernels(name, A):
         result: Tensor = torch.linalg.matrix_rank(A, **options, out=out)
         return result
     _check.same_device("linalg_matrix_rank", A=A, atol=atol, rtol=rtol, out=out)
     if not (
-        (_check.square(A) if hermitian else _check.matrix(A))
+        isinstance(A, Tensor)
+        and (_check.square(A) if hermitian else _check.matrix(A))
         and _check.flags(hermitian)
         and _tolerances(A, atol, rtol)
         and _check.out_to_cast(out, (), torch.int64)
