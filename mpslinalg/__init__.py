@@ -9,6 +9,8 @@ from mpslinalg._cholesky import cholesky_inverse as cholesky_inverse
 from mpslinalg._cholesky import cholesky_solve as cholesky_solve
 from mpslinalg._determinant import det as det
 from mpslinalg._determinant import slogdet as slogdet
+from mpslinalg._eig import eig as eig
+from mpslinalg._eig import eigvals as eigvals
 from mpslinalg._eigh import eigh as eigh
 from mpslinalg._eigh import eigvalsh as eigvalsh
 from mpslinalg._householder import geqrf as geqrf

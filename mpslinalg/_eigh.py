@@ -92,13 +92,6 @@ def _refuse_phase(P: Tensor) -> None:
         )
 
 
-def lacking(A: Tensor) -> str | None:
-    """Why the kernels do not take a matrix, or None if they do."""
-    n = A.shape[-1]
-    most = _eigh_plan.MAX_ROWS
-    return None if n <= most else f"the kernels take matrices of at most {most} rows, not {n}"
-
-
 def _eigh(A: Tensor, UPLO: str, vectors: bool) -> tuple[Tensor, Tensor]:
     lower = UPLO in ("L", "l")
     L, V, info = _differentiable(A, lower) if _op.tracked(A) else _decompose(A, lower, vectors)
@@ -143,7 +136,7 @@ def eigh(A: Tensor, UPLO: str = "L", *, out: Any = None) -> Any:
     Source: Rutishauser, "The Jacobi method for real symmetric matrices" (1966); Golub, Van Loan,
     "Matrix Computations", section 8.5. Derivatives: Giles (2008).
     """
-    if not (isinstance(A, Tensor) and _route.kernels_if_built("eigh", A, lacking)):
+    if not (isinstance(A, Tensor) and _route.kernels("eigh", A)):
         return torch.linalg.eigh(A, UPLO, out=out)
     _check.same_device("linalg_eigh", A=A, out=out)
     if not (_check.square(A) and _triangle(UPLO) and _check.out(out, (A,), A.real.dtype, A.dtype)):
@@ -170,7 +163,7 @@ def eigvalsh(A: Tensor, UPLO: str = "L", *, out: Tensor | None = None) -> Tensor
 
     Sizes and source: see `eigh`. |l - l'| <= c n eps ||A|| for every eigenvalue.
     """
-    if not (isinstance(A, Tensor) and _route.kernels_if_built("eigvalsh", A, lacking)):
+    if not (isinstance(A, Tensor) and _route.kernels("eigvalsh", A)):
         result: Tensor = torch.linalg.eigvalsh(A, UPLO, out=out)
         return result
     _check.same_device("linalg_eigvalsh", A=A, out=out)

@@ -51,14 +51,15 @@ class _Pinv(Function):
     def backward(ctx: Any, gX: Tensor) -> tuple[Tensor, None, None, None]:
         A, X = ctx.saved_tensors
         outer, inner = _between(X, gX.mH)
-        gA = -X.mH @ gX @ X.mH + (outer - A @ (X @ outer)) + (inner - (inner @ X) @ A)
+        gA: Tensor = -X.mH @ gX @ X.mH + (outer - A @ (X @ outer)) + (inner - (inner @ X) @ A)
         return gA, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, dA: Tensor, *_: Any) -> Tensor:
         A, X = ctx.saved_tensors
         outer, inner = _between(X.mH, dA.mH)
-        return -X @ dA @ X + (inner - (inner @ A) @ X) + (outer - X @ (A @ outer))
+        dX: Tensor = -X @ dA @ X + (inner - (inner @ A) @ X) + (outer - X @ (A @ outer))
+        return dX
 
 
 _differentiable = _op.applied(_Pinv)
@@ -81,8 +82,8 @@ def _invert(A: Tensor, atol: Tolerance, rtol: Tolerance, hermitian: bool) -> Ten
         U, S, Vh = _svd.svd(A, full_matrices=False)
         V = Vh.mH
         kept = _counts(S, A, atol, rtol, S[..., :1])
-    inverse = torch.where(kept, 1 / S, 0)
-    return (V * inverse.unsqueeze(-2)) @ U.mH
+    X: Tensor = (V * torch.where(kept, 1 / S, 0).unsqueeze(-2)) @ U.mH
+    return X
 
 
 def _counts(S: Tensor, A: Tensor, atol: Tolerance, rtol: Tolerance, largest: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ Source of definitions: TESTING/LIN and TESTING/MATGEN of Reference LAPACK. Unlik
 a ratio of 0 even if the norms are 0 (b = 0 and x = 0), and a failure is inf instead of 1 / eps.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +30,7 @@ __all__ = [
     "compare",
     "determinant_ratio",
     "eigh_ratio",
+    "eigvalsh_ratio",
     "forward_ratio",
     "full_rank",
     "general",
@@ -45,6 +46,7 @@ __all__ = [
     "slogdet_ratio",
     "solve_ratio",
     "svd_ratio",
+    "svdvals_ratio",
     "triangular",
 ]
 
@@ -208,6 +210,37 @@ def eigh_ratio(A: Array, values: Array, vectors: Array) -> Ratios:
     error = _norm(np.eye(n) - adjoint @ V)
     of_vectors = _ratio(error, np.asarray(n * eps), legal)
     return np.asarray(np.maximum(_ratio(residual, n * eps * _norm(A), legal), of_vectors))
+
+
+@np.errstate(all="ignore")
+def eigvalsh_ratio(A: Array, values: Array) -> Ratios:
+    """max |l - l'| / (n max |l'| eps), l' the eigenvalues that NumPy finds in float64.
+
+    A is a whole matrix, exactly hermitian. Values that do not ascend give inf.
+    """
+    return _values_ratio(A, values, np.linalg.eigvalsh, np.diff(_host(values)) >= 0)
+
+
+@np.errstate(all="ignore")
+def svdvals_ratio(A: Array, S: Array) -> Ratios:
+    """max |s - s'| / (max(m, n) max s' eps), s' the singular values that NumPy finds in float64.
+
+    S that is negative or increases gives inf.
+    """
+    S_host = _host(S)
+    legal = (np.diff(S_host) <= 0) & (S_host[..., 1:] >= 0)
+    return _values_ratio(A, S, lambda wide: np.linalg.svd(wide, compute_uv=False), legal)
+
+
+def _values_ratio(
+    A: Array, values: Array, exact: Callable[[Any], Any], legal: NDArray[np.bool_]
+) -> Ratios:
+    eps, A, found = _eps(values), _host(A), _host(values)
+    exponent = _exponent(A)
+    expected = exact(_ldexp(A, -exponent))
+    error = np.abs(_ldexp(found, -exponent[..., 0]) - expected).max(-1, initial=0)
+    allowed = max(A.shape[-2:]) * eps * np.abs(expected).max(-1, initial=0)
+    return _ratio(error, allowed, legal.all(-1) & _finite(found, axis=-1))
 
 
 @np.errstate(all="ignore")

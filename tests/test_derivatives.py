@@ -110,7 +110,17 @@ def eigh(UPLO: str) -> Callable[..., Any]:
     return function
 
 
+def eig(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary parts of eigenvalues and of projectors on eigenvectors."""
+    L, V = LA.eig(A)
+    projectors = V[..., :, None, :] * V[..., None, :, :].conj()
+    return torch.view_as_real(L), torch.view_as_real(projectors)
+
+
 CASES = [
+    Case("eig", eig, ((3, 3),)),
+    Case("eig_batch", eig, ((2, 3, 3),)),
+    Case("eigvals", lambda A: torch.view_as_real(LA.eigvals(A)), ((2, 3, 3),)),
     Case("eigh", eigh("L"), ((3, 3),)),
     Case("eigh_upper", eigh("U"), ((2, 3, 3),)),
     Case("eigvalsh", lambda A: LA.eigvalsh(definite(A)), ((2, 3, 3),)),
@@ -186,6 +196,9 @@ COMPILED = [
         "cholesky_upper",
         "cholesky_solve_upper",
         "cholesky_inverse",
+        "eig",
+        "eig_batch",
+        "eigvals",
         "eigh",
         "eigh_upper",
         "eigvalsh",
@@ -330,6 +343,8 @@ TRANSFORMS: list[tuple[str, str, Callable[..., Any]]] = [
     *((name, "grad", torch.func.grad) for name in ("det", "inv", "lu_factor", "lu_solve", "solve")),
     ("slogdet", "vmap_jacrev", lambda f: torch.vmap(torch.func.jacrev(f))),
     ("cholesky", "grad", torch.func.grad),
+    ("eig", "grad", torch.func.grad),
+    ("eigvals", "jacfwd", torch.func.jacfwd),
     ("eigh", "grad", torch.func.grad),
     ("eigvalsh", "jacfwd", torch.func.jacfwd),
     ("cholesky_solve", "jacfwd", torch.func.jacfwd),
@@ -406,6 +421,7 @@ def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
         "lu_solve": [(LU, P, B, 0), (LU.to(torch.complex64), P, B.to(torch.complex64), 2)],
         "lu_det": [(LU, P)],
         "lu_unpack": [(LU, P, True, True), (LU, P, False, True), (LU, P, True, False)],
+        "eig": [(A, True), (wide[:, :3].mH, False)],
         "eigh": [(definite, True, True), (definite[0].to(torch.complex64).mH, False, False)],
         "ldl_factor": [(A, False), (A.to(torch.complex64).mH, True)],
         "ldl_solve": [(A, P, B, False), (A.to(torch.complex64), -P, B.to(torch.complex64), True)],

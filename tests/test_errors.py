@@ -33,6 +33,8 @@ OUTPUTS = {
     "cholesky_solve": 1,
     "cholesky_inverse": 1,
     "qr": 2,
+    "eig": 2,
+    "eigvals": 1,
     "eigh": 2,
     "eigvalsh": 1,
     "geqrf": 2,
@@ -46,8 +48,8 @@ OUTPUTS = {
     "cond": 1,
 }
 CHOLESKY = ("cholesky", "cholesky_ex", "cholesky_inverse")
-EIGH = ("eigh", "eigvalsh")
-SQUARE = ("inv", "inv_ex", "det", "slogdet", "ldl_factor", "ldl_factor_ex", *CHOLESKY, *EIGH)
+EIG = ("eig", "eigvals", "eigh", "eigvalsh")
+SQUARE = ("inv", "inv_ex", "det", "slogdet", "ldl_factor", "ldl_factor_ex", *CHOLESKY, *EIG)
 BUILT_ON_SVD = ("pinv", "matrix_rank", "cond")
 ONE_MATRIX = (
     *("lu_factor", "lu_factor_ex", "lu", "qr", "geqrf", "svd", "svdvals", *BUILT_ON_SVD),

@@ -31,6 +31,8 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "cholesky_ex": LA.cholesky_ex,
     "cholesky_solve": lambda A: LA.cholesky_solve(A, A),
     "cholesky_inverse": LA.cholesky_inverse,
+    "eig": LA.eig,
+    "eigvals": LA.eigvals,
     "eigh": LA.eigh,
     "eigvalsh": LA.eigvalsh,
     "qr": LA.qr,

@@ -18,6 +18,7 @@ from torch import Tensor
 from mpslinalg import (
     _cholesky_plan,
     _determinant_plan,
+    _divide_plan,
     _eigh_plan,
     _engines,
     _gated_delta_plan,
@@ -31,6 +32,7 @@ from mpslinalg import (
     _solve_plan,
     _svd_plan,
     _triangular_plan,
+    _tridiagonal_plan,
 )
 from mpslinalg._engines import metal, source
 from tests.strict.check import check
@@ -175,6 +177,16 @@ def run_eigh(dtype: torch.dtype) -> None:
     """Each width of a simdgroup's team."""
     for n in (3, 8, 16, 32):
         _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, True)
+    _tridiagonal_plan.values(torch.zeros(2, 4), torch.zeros(2, 3))
+
+
+def run_divide() -> None:
+    """Leaves of either size, teams of either width."""
+    many = _divide_plan.MANY // 40 + 1
+    for batch, n in ((1, 2 * _divide_plan.LEAF), (1, _divide_plan.WIDE), (many, 40)):
+        d, e = torch.zeros(1, n).expand(batch, n), torch.zeros(1, n - 1).expand(batch, n - 1)
+        _divide_plan.tridiagonal(d, e)
+        _divide_plan.bidiagonal(d, e)
 
 
 def run_gated_delta() -> None:
@@ -207,8 +219,9 @@ def all_launches() -> dict[str, set[Launch]]:
             for plans in (run_qr, run_eigh):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
-        for launch in recorded(run_gated_delta, side_by_side=True):
-            found.setdefault(launch.shader, set()).add(launch)
+        for plans in (run_divide, run_gated_delta):
+            for launch in recorded(plans, side_by_side=True):
+                found.setdefault(launch.shader, set()).add(launch)
     return found
 
 

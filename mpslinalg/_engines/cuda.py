@@ -184,10 +184,9 @@ class _Slots:
         self.values[len(self._bits) :] = [nx, ny, nz, gx, gy]
         config.gx, config.gy, config.gz = gx * gy * gz, 1, 1
 
-    def launch(self, function: int, device: int) -> int:
-        """Queue the kernel in torch's current stream; returns the driver's error code."""
-        # The raw handle; the public object costs 2 us to make.
-        self._config.stream = torch._C._cuda_getCurrentRawStream(device)
+    def launch(self, function: int, stream: int) -> int:
+        """Queue the kernel in a stream; returns the driver's error code."""
+        self._config.stream = stream
         config, pointers = self._addresses
         return _launch_function()(config, function, pointers, None)
 
@@ -263,17 +262,17 @@ class _CudaLauncher(Launcher):
             if sizes != self._sizes:
                 slots.set_sizes(*sizes)  # type: ignore[arg-type]
                 self._sizes = sizes
-            self._launch(slots, function, device)
+            self._launch(slots, function, device, _stream(device))
 
-    def _launch(self, slots: _Slots, function: int, device: int) -> None:
+    def _launch(self, slots: _Slots, function: int, device: int, stream: int) -> None:
         if device == torch._C._cuda_getDevice():
-            code = slots.launch(function, device)
+            code = slots.launch(function, stream)
             if code == NO_CONTEXT:
                 _core().Device(device).set_current()
-                code = slots.launch(function, device)
+                code = slots.launch(function, stream)
         else:
             with torch.cuda.device(device):
-                code = slots.launch(function, device)
+                code = slots.launch(function, stream)
         if code != 0:
             raise RuntimeError(
                 f"mpslinalg: {self._what}: cuLaunchKernelEx failed with CUDA error {code}"
@@ -296,13 +295,19 @@ class _CudaLauncher(Launcher):
 
         pointers = slots.values
 
-        def launch(tensors: Sequence[torch.Tensor]) -> None:
+        def launch(tensors: Sequence[torch.Tensor], starts: Sequence[int], queue: int) -> None:
             with slots.lock:
                 for position, i, offset in places:
-                    pointers[position] = tensors[i].data_ptr() + offset
-                self._launch(slots, function, index)
+                    pointers[position] = starts[i] + offset
+                self._launch(slots, function, index, queue)
 
         return launch
+
+
+def _stream(device: int) -> int:
+    """The raw handle of torch's current stream; the public object costs 2 us to make."""
+    handle: int = torch._C._cuda_getCurrentRawStream(device)
+    return handle
 
 
 class _Flag(threading.local):
@@ -339,6 +344,9 @@ class CudaEngine(Engine):
             return result
         return super().allocate(shape, strides, dtype, device)
 
+    def queue(self, device: torch.device) -> int:
+        return _stream(device.index)
+
     def any_nonzero(self, info: torch.Tensor) -> bool:
         """Whether any entry is nonzero; waits for the stream.
 
@@ -352,7 +360,7 @@ class CudaEngine(Engine):
         threads = min(-(-count // 4), INFO_THREADS)
         self._info_any((info, flag.tensor, count), (threads,), (256,))
         device = info.device.index
-        code = _synchronize_function()(torch._C._cuda_getCurrentRawStream(device))
+        code = _synchronize_function()(_stream(device))
         if code != 0:
             raise RuntimeError(f"mpslinalg: cuStreamSynchronize failed with CUDA error {code}")
         return bool(flag.value[0])
