@@ -41,8 +41,8 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
     """Diagonal d and superdiagonal e of B in A 2^-exponent = Q B P^H, and the exponents.
 
     A (batch, m, n) with m >= n > 1 is column-major without gaps and becomes the left reflectors; d
-    (batch, n) and e (batch, n - 1) may have any strides. info is -4, and B zero, for a matrix that
-    is not finite.
+    (batch, n) and e (batch, n - 1) are contiguous. info is -4, and B zero, for a matrix that is not
+    finite.
     """
     batch, m, n = A.shape
     T = scalar(A.dtype)
@@ -56,7 +56,6 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
     right = empty((batch, n - 1, n - 1), A)
     tau, right_tau = (empty((batch, k), A, row_major=True) for k in (n, n - 1))
     w, x, inverses = (empty((batch, k), A, row_major=True) for k in (n, m, 2))
-    to_d, to_e = ((values.stride(1), values.stride(0)) for values in (d, e))
     few = batch * m < _qr_plan.FEW_GROUPS * ROWS
     rows = FEW_ROWS if few else ROWS
     threads = 32 * min(SHARING, -(-n * rows // (32 * BATCH)))
@@ -67,19 +66,19 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
     for i in range(launched):
         groups = -(-(n - 1 - i) // COLUMNS)
         columns_launch(
-            A, right, w, x, inverses, tau, d, m, n, i, *to_d,
+            A, right, w, x, inverses, tau, d, m, n, i,
             threads=(128 * groups or 32, batch), group=(128 if groups else 32, 1),
         )  # fmt: skip
         if i + 1 < n:
             groups = -(-m // rows) - (i + 1) // rows
             rows_launch(
-                A, right, w, x, inverses, right_tau, e, m, n, i, *to_e,
+                A, right, w, x, inverses, right_tau, e, m, n, i,
                 threads=(threads * groups, batch), group=(threads, 1),
             )  # fmt: skip
     if launched < n:
         size = SMALL_GROUP if m - launched <= SMALL_GROUP else largest_group
         kernel("bidiagonal", "bidiagonal_group", T, size)(
-            A, right, w, x, inverses, tau, right_tau, d, e, m, n, launched, *to_d, *to_e,
+            A, right, w, x, inverses, tau, right_tau, d, e, m, n, launched,
             threads=(4 * size * batch,), group=(4 * size,),
         )  # fmt: skip
     return Reflectors(A, tau, right, right_tau), exponents
@@ -126,12 +125,12 @@ def svdvals(A: Tensor, S: Tensor, info: Tensor) -> None:
         _, inner = _qr_plan.qr(A, "r")
     else:
         copy(inner, A)
-    # Of [[0, B^T], [B, 0]], permuted: eigenvalues +-S, beside a diagonal of zeros d and e in turn.
+    d, e = (empty((batch, k), S, row_major=True) for k in (n, n - 1))
+    _, exponents = reduce(inner, d, e, info)
     zeros, beside = (empty((batch, k), S, row_major=True) for k in (2 * n, 2 * n - 1))
-    kernel("bidiagonal", "bidiagonal_clear", scalar(S.dtype))(
-        zeros, threads=(zeros.numel(),), group=(256,)
+    kernel("bidiagonal", "bidiagonal_interleave", scalar(S.dtype))(
+        d, e, zeros, beside, n, threads=(2 * n, batch), group=(32, 8)
     )
-    _, exponents = reduce(inner, beside[:, ::2], beside[:, 1::2], info)
     values = _tridiagonal_plan.values(zeros, beside, n)
     _finish(values, exponents, info, S, reversed=True)
 
