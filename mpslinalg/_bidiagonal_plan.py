@@ -24,6 +24,27 @@ SMALL_GROUP = 64
 LARGEST_GROUP = {4: 128, 8: 96, 16: 64}
 
 
+def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int) -> str:
+    """What runs for these sizes, m >= n, in a few words for `which`."""
+    first = f"{_qr_plan.regime('qr', dtype, batch, m, n, n)}, " if tall(m, n) else ""
+    rows = n if first else m
+    steps = "bidiagonal_columns, bidiagonal_rows" if launches(dtype, rows, n) else ""
+    group = "bidiagonal_group" if launches(dtype, rows, n) < n else ""
+    reduction = ", ".join(filter(None, (steps, group)))
+    last = "tridiagonal_values" if name == "svdvals" else "divide and conquer, ormqr"
+    return f"{first}{reduction}, {last}"
+
+
+def tall(m: int, n: int) -> bool:
+    """Whether a QR decomposition first takes less work."""
+    return 5 * m >= 8 * n
+
+
+def launches(dtype: torch.dtype, m: int, n: int) -> int:
+    """Steps that are launches of their own, before a threadgroup takes the rest."""
+    return min(max(m - LARGEST_GROUP[dtype.itemsize], 0), n)
+
+
 class Reflectors(NamedTuple):
     """Q and P of A = Q B P^H as products of reflectors, LAPACK's gebrd.
 
@@ -61,8 +82,7 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
     threads = 32 * min(SHARING, -(-n * rows // (32 * BATCH)))
     columns_launch = kernel("bidiagonal", "bidiagonal_columns", T)
     rows_launch = kernel("bidiagonal", "bidiagonal_rows", T, rows)
-    largest_group = LARGEST_GROUP[A.dtype.itemsize]
-    launched = min(max(m - largest_group, 0), n)
+    launched = launches(A.dtype, m, n)
     for i in range(launched):
         groups = -(-(n - 1 - i) // COLUMNS)
         columns_launch(
@@ -76,7 +96,7 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
                 threads=(threads * groups, batch), group=(threads, 1),
             )  # fmt: skip
     if launched < n:
-        size = SMALL_GROUP if m - launched <= SMALL_GROUP else largest_group
+        size = SMALL_GROUP if m - launched <= SMALL_GROUP else LARGEST_GROUP[A.dtype.itemsize]
         kernel("bidiagonal", "bidiagonal_group", T, size)(
             A, right, w, x, inverses, tau, right_tau, d, e, m, n, launched,
             threads=(4 * size * batch,), group=(4 * size,),
@@ -140,8 +160,3 @@ def _finish(values: Tensor, exponents: Tensor, info: Tensor, S: Tensor, reversed
     kernel("bidiagonal", "bidiagonal_values", scalar(S.dtype))(
         values, exponents, info, S, n, reversed, threads=(n, batch), group=(32, 8)
     )
-
-
-def tall(m: int, n: int) -> bool:
-    """Whether a QR decomposition first takes less work."""
-    return 5 * m >= 8 * n
