@@ -8,11 +8,8 @@ from torch import Tensor
 from mpslinalg._engines import empty, gemm, kernel, scalar, strides
 from mpslinalg._simdgroups import lanes, whole
 
-# Rows that a simdgroup solves by Jacobi's method, a column a lane.
+# Rows of a leaf: a simdgroup solves it, a column a lane.
 LEAF = 32
-# Of so many rows in all leaves of half the size cost less than the level more: Jacobi's sweeps of
-# 16 rows take a quarter of those of 32.
-MANY = 16384
 DEFLATE_THREADS = 256
 # Lanes of a root: with many roots the ends of sums over few poles weigh more than the chain of one.
 TEAMS = (8, 32)
@@ -23,11 +20,10 @@ NUMBERS = 8
 INTEGERS = 8
 
 
-def leaves(batch: int, n: int) -> tuple[int, int]:
+def leaves(n: int) -> tuple[int, int]:
     """Levels of merges and rows of a leaf; rows beyond n are padding, less than one a leaf."""
-    most = LEAF if batch * n < MANY or n <= LEAF else LEAF // 2
     levels = 0
-    while most << levels < n:
+    while LEAF << levels < n:
         levels += 1
     return levels, -(-n >> levels)
 
@@ -38,16 +34,14 @@ def tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     d (batch, n) is its diagonal, e (batch, n - 1) what is beside it, both contiguous.
     """
     batch, n = d.shape
-    levels, rows = leaves(batch, n)
+    levels, rows = leaves(n)
     count = batch << levels
     dense, couplings = _leaves(d, e, levels, rows, 0)
     values = empty((count, rows), d, row_major=True)
     Z = empty((count, rows, rows), d)
-    width = lanes(rows)
-    kernel("eigh", "eigh_simd", scalar(d.dtype), width)(
+    kernel("eigh_ql", "eigh_ql", scalar(d.dtype), lanes(rows))(
         dense, values, Z, empty((count,), d, torch.int32, row_major=True),
-        rows, count, *strides(dense), True, True,
-        threads=(whole(width * count),), group=(32,),
+        rows, *strides(dense), True, True, threads=(32 * count,), group=(32,),
     )  # fmt: skip
     if levels == 0:
         return values, Z
@@ -66,7 +60,7 @@ def bidiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     d (batch, n) is its diagonal, e (batch, n - 1) what is above it, both contiguous.
     """
     batch, n = d.shape
-    levels, rows = leaves(batch, n)
+    levels, rows = leaves(n)
     count = batch << levels
     dense, couplings = _leaves(d, e, levels, rows, 1)
     values = empty((count, rows), d, row_major=True)

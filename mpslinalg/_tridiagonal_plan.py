@@ -30,6 +30,15 @@ class Form(NamedTuple):
     info: Tensor
 
 
+def regime(n: int) -> str:
+    """What reduces matrices of n rows, in a few words for `which`."""
+    group = "tridiagonal_group"
+    if n <= GROUP_ROWS:
+        return group
+    panels = f"tridiagonal_products, tridiagonal_column for panels of {WIDTH} columns, matmul"
+    return f"{panels}, {group} for the last {GROUP_ROWS}"
+
+
 def reduce(matrices: Tensor, lower: bool, info: Tensor) -> Form:
     """Reduce hermitian matrices (batch, n, n), n > 1, of any strides to tridiagonal form."""
     batch, n, _ = matrices.shape

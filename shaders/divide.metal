@@ -321,7 +321,7 @@ template <typename T, int SINGULAR>
       const uint q = 32u * w + b;
       if (q > SINGULAR && q < places &&
           joint(centers[q - 1], norms[q - 1], centers[q], components[q]).joins) {
-        word |= 1u << b;
+        word |= 1u << (b & 31u);
       }
     }
     words[w] = int(word);
@@ -402,8 +402,22 @@ template <> struct unsigned_of<8> {
   typedef ulong type;
 };
 
-// Roots of 1 + sum z_i^2 / difference(pole_i, x), a team of lanes each, by bisection of the bits of
-// the distance to the nearer pole: positive numbers order as their bits do.
+// The root x of c - own / x + other / (width - x), which has the value f and these slopes at t.
+template <typename T> inline T root_between(T f, T slope, T far_slope, T t, T far, T width) {
+  const T own = t * t * slope;
+  const T other = far * far * far_slope;
+  const T c = f + t * slope - far * far_slope;
+  const T a = fma(c, width, own + other);
+  const T b = fma(c, width, other - own);
+  const T root = sqrt(fma(b, b, T(4) * own * other));
+  return a > T(0) ? T(2) * own * width / (a + root) : (a - root) / (T(2) * c);
+}
+
+// Roots of f(x) = 1 + sum z_i^2 / difference(pole_i, x), a team of lanes each. The next guess is
+// the root of a function of the two poles around: with their own weights first, then in turn with
+// the nearer one's own and the slope of f, and with the slopes of either side of f (Li 1993). Where
+// that is not in the bracket of the root, and every fourth time, it halves the bracket instead, of
+// the bits of the distance to the nearer pole: positive numbers order as their bits do.
 template <typename T, int TEAM, int SINGULAR>
 kernel void divide_roots(
     device T* numbers [[buffer(0)]],
@@ -422,48 +436,90 @@ kernel void divide_roots(
   const uint lane = tid % uint(TEAM);
   const uint root = (group.y * threads.x + tid) / uint(TEAM);
   const bool active = root < roots;
+  const bool inner = root + 1 < roots;
 
   T sum = T(0);
   for (uint i = lane; i < roots; i += uint(TEAM)) sum = fma(weights[i], weights[i], sum);
   sum = team_sum<TEAM>(sum);
   uint nearest = active ? root : 0u;
-  const T pole = active ? poles[nearest] : T(0);
-  const bool inner = root + 1 < roots;
+  T origin = active ? poles[nearest] : T(0);
+  const T next = inner ? poles[root + 1] : T(0);
+  const T width = difference<T, SINGULAR>(next, origin, T(0));
   // Behind the last pole: what rounding may add to the bound is less than an eighth of it.
-  T reach = SINGULAR != 0 ? sum / (pole + sqrt(fma(pole, pole, sum))) : sum;
-  reach = inner ? (poles[root + 1] - pole) / T(2) : T(1.125f) * reach;
-  Bits low = as_type<Bits>(T(0x1p-100f));
-  Bits high = active ? as_type<Bits>(reach) : low;
-  Bits middle = high;
+  const T end = SINGULAR != 0 ? sum / (origin + sqrt(fma(origin, origin, sum))) : sum;
   T sign = T(1);
-  T origin = pole;
-  // The first step asks on which side of the middle between its poles the root is.
-  bool first = true;
-  for (int step = 0; step <= int(8 * sizeof(T)) && simd_any(first || high - low > 1); ++step) {
-    const T tau = sign * as_type<T>(middle);
-    T f = T(0);
-    for (uint i = lane; i < roots; i += uint(TEAM)) {
-      f += weights[i] * weights[i] / difference<T, SINGULAR>(poles[i], origin, tau);
+  Bits low = as_type<Bits>(T(0x1p-100f));
+  Bits high = as_type<Bits>(inner ? (next - origin) / T(2) : T(1.125f) * end);
+  Bits guess = high;
+  bool settled = !active;
+  for (int step = 0; step < int(40 * sizeof(T)) && simd_any(!settled); ++step) {
+    const T length = as_type<T>(guess);
+    T tau = sign * length;
+    T below = T(0);
+    T above = T(0);
+    T slope_below = T(0);
+    T slope_above = T(0);
+    uint i = lane;
+    for (; i <= root && i < roots; i += uint(TEAM)) {
+      const T x = weights[i] / difference<T, SINGULAR>(poles[i], origin, tau);
+      below = fma(weights[i], x, below);
+      slope_below = fma(x, x, slope_below);
     }
-    f = T(1) + team_sum<TEAM>(f);
-    if (first) {
-      if (active && inner && f < T(0)) {
-        nearest += 1;
-        origin = poles[nearest];
-        sign = T(-1);
-      }
-    } else if (high - low > 1) {
-      if (sign * f < T(0)) {
-        low = middle;
+    for (; i < roots; i += uint(TEAM)) {
+      const T x = weights[i] / difference<T, SINGULAR>(poles[i], origin, tau);
+      above = fma(weights[i], x, above);
+      slope_above = fma(x, x, slope_above);
+    }
+    below = team_sum<TEAM>(below);
+    above = team_sum<TEAM>(above);
+    slope_below = team_sum<TEAM>(slope_below);
+    slope_above = team_sum<TEAM>(slope_above);
+    if (!settled) {
+      const T f = T(1) + (below + above);
+      if (step == 0) {
+        // In the middle between two poles f tells which of them is nearer.
+        if (inner && f < T(0)) {
+          nearest += 1;
+          origin = next;
+          sign = T(-1);
+          tau = -tau;
+        }
+      } else if (sign * f < T(0)) {
+        low = guess;
       } else {
-        high = middle;
+        high = guess;
+      }
+      if (fabs(f) <= T(4) * unit_roundoff<T>() * (T(1) + (above - below))) {
+        settled = true;
+      } else if (high - low <= 1) {
+        guess = high;
+        settled = true;
+      } else {
+        const T t = SINGULAR != 0 ? length * fma(T(2), origin, tau) : length;
+        const T far = width - t;
+        const T of_origin = weights[nearest] / t;
+        T slope = sign > T(0) ? slope_below : slope_above;
+        T far_slope = sign > T(0) ? slope_above : slope_below;
+        if (step == 0) {
+          const T of_other = inner ? weights[sign > T(0) ? root + 1 : root] / far : T(0);
+          slope = of_origin * of_origin;
+          far_slope = of_other * of_other;
+        } else if (inner && step % 2 == 1) {
+          far_slope += fma(-of_origin, of_origin, slope);
+          slope = of_origin * of_origin;
+        }
+        T better = inner ? root_between(sign * f, slope, far_slope, t, far, width)
+                         : t * t * slope / fma(t, slope, f);
+        if (SINGULAR != 0) {
+          better = better / (origin + sqrt(max(fma(origin, origin, sign * better), T(0))));
+        }
+        guess = as_type<Bits>(better);
+        if (step % 4 == 3 || guess <= low || guess >= high) guess = low + (high - low) / 2;
       }
     }
-    first = false;
-    middle = low + (high - low) / 2;
   }
   if (active && lane == 0) {
-    const T tau = sign * as_type<T>(high);
+    const T tau = sign * as_type<T>(guess);
     number[TAUS * size + root] = tau;
     number[SLOTS * size + root] = ldexp(origin + tau, exponent);
     integer[ORIGINS * size + root] = int(nearest);
@@ -538,15 +594,17 @@ kernel void divide_vectors(
 
   const T tau = is_root ? number[TAUS * size + slot] : T(0);
   const T origin = is_root ? poles[integer[ORIGINS * size + slot]] : T(0);
+  // In units of the distance to the nearest pole no square overflows.
+  const T unit = fabs(tau);
   T right_squares = T(0);
   T left_squares = T(0);
   for (uint i = lane; is_root && i < roots; i += uint(TEAM)) {
-    const T x = weights[i] / difference<T, SINGULAR>(poles[i], origin, tau);
+    const T x = unit * weights[i] / difference<T, SINGULAR>(poles[i], origin, tau);
     right_squares = fma(x, x, right_squares);
     if (SINGULAR != 0) left_squares = fma(poles[i] * x, poles[i] * x, left_squares);
   }
   right_squares = team_sum<TEAM>(right_squares);
-  if (SINGULAR != 0) left_squares = T(1) + team_sum<TEAM>(left_squares);
+  if (SINGULAR != 0) left_squares = fma(unit, unit, team_sum<TEAM>(left_squares));
   if (slot < size) {
     uint column = uint(integer[RANKS * size + slot]);
     if (descending != 0 && column < columns) column = columns - 1 - column;
@@ -563,11 +621,12 @@ kernel void divide_vectors(
         T x = T(0);
         T y = T(0);
         if (of >= 0) {
-          x = weights[of] / difference<T, SINGULAR>(poles[of], origin, tau) * coefficients[p];
+          x = unit * weights[of] / difference<T, SINGULAR>(poles[of], origin, tau) *
+              coefficients[p];
           y = poles[of] * x * left_inverse;
         }
         right[start + p] = x * right_inverse;
-        if (SINGULAR != 0) left[start + p] = p == separator ? -left_inverse : y;
+        if (SINGULAR != 0) left[start + p] = p == separator ? -unit * left_inverse : y;
       }
     } else {
       const int source = integer[SOURCES * size + slot];

@@ -1,6 +1,5 @@
 #include "scalar.h"
 #include "householder.h"
-#include "reduce.h"
 
 // Numbers that are tried at once: each step of the search leaves a quarter of the interval.
 constexpr constant int TRIED = 3;
@@ -279,6 +278,7 @@ template <typename T>
     uint threads [[threads_per_threadgroup]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
+  constexpr uint RUN = 8;
   THREADGROUP_ARRAY(T, columns, (2 * GROUP_ROWS));
   THREADGROUP_ARRAY(T, w, GROUP_ROWS);
   THREADGROUP_ARRAY(T, sums, 512);
@@ -297,64 +297,76 @@ template <typename T>
     w[i] = zero<T>();
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint k = 0; k + 1 < m; ++k) {
-    threadgroup T* u = columns + k % 2 * GROUP_ROWS;
-    threadgroup const T* before = columns + (k + 1) % 2 * GROUP_ROWS;
-    const uint row_simds = (m - 1) / 32 - k / 32 + 1;
+  for (uint top = 0; top + 1 < m; top += 32) {
+    const uint row_simds = (m - 1 - top) / 32 + 1;
     const uint parts = simds / row_simds;
     const uint part = simd / row_simds;
     const uint block = simd % row_simds;
-    const uint row = (k / 32 + block) * 32 + lane;
-    Real square = Real(0);
-    if (part == 0 && row >= k && row < m) {
-      T entry = a[ulong(k) * n + row];
-      entry = mul_sub(entry, before[row], conj(w[k]));
-      entry = mul_sub(entry, w[row], conj(before[k]));
-      if (row == k) diagonal[k] = real_part(entry);
-      if (row > k) u[row] = entry;
-      if (row > k + 1) square = squared(entry);
-    }
-    square = simd_sum(square);
-    if (part == 0 && lane == 0) squares[block] = square;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    Real sum_of_squares = Real(0);
-    for (uint s = 0; s < row_simds; ++s) sum_of_squares += squares[s];
-    const Step<T> h = step_of<T>(u[k + 1], sum_of_squares);
-    const bool inside = part < parts && row > k && row < m;
-    const T own = !inside ? zero<T>() : (row == k + 1 ? h.first : u[row]);
-    T minus = zero<T>();
-    if (inside) {
-      const T x = before[row];
-      const T y = w[row];
-      device T* from = a + row;
-#pragma unroll(8)
-      for (uint j = k + 1 + part; j < m; j += parts) {
-        T entry = from[ulong(j) * n];
-        entry = mul_sub(entry, x, conj(w[j]));
-        entry = mul_sub(entry, y, conj(before[j]));
-        from[ulong(j) * n] = entry;
-        minus = mul_sub(minus, entry, j == k + 1 ? h.first : u[j]);
+    const uint row = top + block * 32 + lane;
+    for (uint k = top; k < min(top + 32, m - 1); ++k) {
+      threadgroup T* u = columns + k % 2 * GROUP_ROWS;
+      threadgroup const T* before = columns + (k + 1) % 2 * GROUP_ROWS;
+      Real square = Real(0);
+      if (part == 0 && row >= k && row < m) {
+        T entry = a[ulong(k) * n + row];
+        entry = mul_sub(entry, before[row], conj(w[k]));
+        entry = mul_sub(entry, w[row], conj(before[k]));
+        if (row == k) diagonal[k] = real_part(entry);
+        if (row > k) u[row] = entry;
+        if (row > k + 1) square = squared(entry);
       }
-    }
-    sums[tid] = minus;
-    const Real product = simd_sum(real_part(mul(conj(own), minus)));
-    if (lane == 0) products[simd] = product;
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    if (part == 0 && inside) {
-      T y = zero<T>();
-      for (uint p = 0; p < parts; ++p) y = y - sums[(p * row_simds + block) * 32 + lane];
-      Real s = Real(0);
-      for (uint p = 0; p < simds; ++p) s -= products[p];
-      w[row] = update_vector<T>(mul(h.tau, from_real<T>(squared(h.inverse))), y, s, own);
-      if (row == k + 1) {
-        u[row] = own;
-        beside[k] = h.beta;
-        tau[ulong(matrix) * (n - 1) + first + k] = h.tau;
-      } else {
-        reflectors[ulong(k) * (n - 1) + row - 1] = mul(own, h.inverse);
+      square = simd_sum(square);
+      if (part == 0 && lane == 0) squares[block] = square;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      Real sum_of_squares = Real(0);
+      for (uint s = 0; s < row_simds; ++s) sum_of_squares += squares[s];
+      const Step<T> h = step_of<T>(u[k + 1], sum_of_squares);
+      const bool inside = part < parts && row > k && row < m;
+      const T own = !inside ? zero<T>() : (row == k + 1 ? h.first : u[row]);
+      T minus = zero<T>();
+      if (inside) {
+        const T x = before[row];
+        const T y = w[row];
+        device T* from = a + row;
+        for (uint begin = k + 1 + part; begin < m; begin += parts * RUN) {
+          // All are fetched before one is stored: no load waits for another.
+          T entries[RUN];
+#pragma unroll
+          for (uint t = 0; t < RUN; ++t) {
+            const uint j = begin + t * parts;
+            entries[t] = j < m ? from[ulong(j) * n] : zero<T>();
+          }
+#pragma unroll
+          for (uint t = 0; t < RUN; ++t) {
+            const uint j = begin + t * parts;
+            if (j < m) {
+              const T entry = mul_sub(mul_sub(entries[t], x, conj(w[j])), y, conj(before[j]));
+              from[ulong(j) * n] = entry;
+              minus = mul_sub(minus, entry, j == k + 1 ? h.first : u[j]);
+            }
+          }
+        }
       }
+      sums[tid] = minus;
+      const Real product = simd_sum(real_part(mul(conj(own), minus)));
+      if (lane == 0) products[simd] = product;
+      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+      if (part == 0 && inside) {
+        T y = zero<T>();
+        for (uint p = 0; p < parts; ++p) y = y - sums[(p * row_simds + block) * 32 + lane];
+        Real s = Real(0);
+        for (uint p = 0; p < simds; ++p) s -= products[p];
+        w[row] = update_vector<T>(mul(h.tau, from_real<T>(squared(h.inverse))), y, s, own);
+        if (row == k + 1) {
+          u[row] = own;
+          beside[k] = h.beta;
+          tau[ulong(matrix) * (n - 1) + first + k] = h.tau;
+        } else {
+          reflectors[ulong(k) * (n - 1) + row - 1] = mul(own, h.inverse);
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   if (tid == 0) {
     const uint k = m - 1;
@@ -382,6 +394,8 @@ template <typename T>
     constant long& column_stride [[buffer(7)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
+  // Entries of a lane that are fetched at once: 64 bytes.
+  constexpr uint RUN = 64 / sizeof(T);
   const uint lane = tid % 32;
   const uint right = n - k - 1;
   const uint place = group.x * 8 + tid / 32;
@@ -398,12 +412,22 @@ template <typename T>
     x = panel + (ulong(group.y) * (2 * WIDTH) + of_panel) * n;
   }
   const bool inside = place <= right + 2 * done;
-  T minus[1] = {zero<T>()};
+  T minus = zero<T>();
   if (inside) {
-#pragma unroll(8)
-    for (uint i = k + 2 + lane; i < n; i += 32) minus[0] = mul_sub(minus[0], conj(x[i]), y[i]);
+    for (uint begin = k + 2 + lane; begin < n; begin += 32 * RUN) {
+      T a[RUN];
+      T b[RUN];
+#pragma unroll
+      for (uint t = 0; t < RUN; ++t) {
+        const uint i = begin + t * 32;
+        a[t] = i < n ? x[i] : zero<T>();
+        b[t] = i < n ? y[i] : zero<T>();
+      }
+#pragma unroll
+      for (uint t = 0; t < RUN; ++t) minus = mul_sub(minus, conj(a[t]), b[t]);
+    }
   }
-  const T product = zero<T>() - sum_over_lanes<T, 1>(minus, lane);
+  const T product = zero<T>() - simd_sum(minus);
   if (inside && lane == 0) products[ulong(group.y) * (n + 2 * WIDTH + 1) + to] = product;
 }
 
@@ -459,12 +483,13 @@ template <typename T>
   const Step<T> h = step_of<T>(c[k + 1], real_part(p[n + 2 * WIDTH]));
   // Of s = v^H A v after the panel's updates, and of what they subtract from entry k + 1 of A v.
   Real s = Real(0);
+#pragma unroll(4)
   for (uint i = k + 1 + tid; i < n; i += 256) {
     const T u = i == k + 1 ? h.first : c[i];
     s += real_part(mul(conj(u), p[i] + mul(a[i], h.first)));
   }
   s *= squared(h.inverse);
-  T corner[1] = {zero<T>()};
+  T corner = zero<T>();
   if (tid < WIDTH) {
     T v = zero<T>();
     T w = zero<T>();
@@ -481,13 +506,13 @@ template <typename T>
     of_v[tid] = x;
     of_w[tid] = y;
     s -= Real(2) * real_part(mul(conj(x), y));
-    corner[0] = mul_sub(mul_sub(zero<T>(), v, y), w, x);
+    corner = mul_sub(mul_sub(zero<T>(), v, y), w, x);
   }
   s = simd_sum(s);
-  corner[0] = sum_over_lanes<T, 1>(corner, lane);
+  corner = simd_sum(corner);
   if (lane == 0) {
     parts[simd] = s;
-    corners[simd] = corner[0];
+    corners[simd] = corner;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   T minus[2] = {zero<T>(), zero<T>()};

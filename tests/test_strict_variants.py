@@ -19,6 +19,8 @@ from mpslinalg import (
     _bidiagonal_plan,
     _cholesky_plan,
     _determinant_plan,
+    _divide_plan,
+    _eig_plan,
     _eigh_plan,
     _engines,
     _gated_delta_plan,
@@ -32,7 +34,6 @@ from mpslinalg import (
     _solve_plan,
     _svd_plan,
     _triangular_plan,
-    _tridiagonal_plan,
 )
 from mpslinalg._engines import metal, source
 from tests.strict.check import check
@@ -183,10 +184,24 @@ def run_bidiagonal(dtype: torch.dtype) -> None:
 
 
 def run_eigh(dtype: torch.dtype) -> None:
-    """Each width of a simdgroup's team."""
-    for n in (3, 8, 16, 32):
-        _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, True)
-    _tridiagonal_plan.values(torch.zeros(2, 4), torch.zeros(2, 3))
+    """Each width of a simdgroup's team, a threadgroup, and panels."""
+    for n in (3, 8, 16, 32, 33, 257, 600):
+        for vectors in (False, True):
+            _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, vectors)
+
+
+def run_eig(dtype: torch.dtype) -> None:
+    """A simdgroup, and a threadgroup."""
+    for n in (16, 32, 33, _eig_plan.MAX_ROWS):
+        _eig_plan.eig(torch.zeros(2, n, n, dtype=dtype), True)
+
+
+def run_divide() -> None:
+    """Teams of either width."""
+    for n in (2 * _divide_plan.LEAF, _divide_plan.WIDE):
+        d, e = torch.zeros(1, n), torch.zeros(1, n - 1)
+        _divide_plan.tridiagonal(d, e)
+        _divide_plan.bidiagonal(d, e)
 
 
 def run_gated_delta() -> None:
@@ -216,11 +231,12 @@ def all_launches() -> dict[str, set[Launch]]:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
                     found.setdefault(launch.shader, set()).add(launch)
-            for plans in (run_qr, run_bidiagonal, run_eigh):
+            for plans in (run_qr, run_bidiagonal, run_eigh, run_eig):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
-        for launch in recorded(run_gated_delta, side_by_side=True):
-            found.setdefault(launch.shader, set()).add(launch)
+        for plans in (run_divide, run_gated_delta):
+            for launch in recorded(plans, side_by_side=True):
+                found.setdefault(launch.shader, set()).add(launch)
     return found
 
 
