@@ -138,12 +138,12 @@ def svd(A: Tensor, X: Tensor, S: Tensor, Y: Tensor, info: Tensor) -> None:
 
 
 def svdvals(A: Tensor, S: Tensor, info: Tensor) -> None:
-    """S and info of svd, by bisection."""
+    """The same S (batch, n), contiguous, and info up to roundings, by bisection."""
     batch, m, n = A.shape
-    inner = empty(A.shape, A)
     if tall(m, n):
         _, inner = _qr_plan.qr(A, "r")
     else:
+        inner = empty(A.shape, A)
         copy(inner, A)
     d, e = (empty((batch, k), S, row_major=True) for k in (n, n - 1))
     _, exponents = reduce(inner, d, e, info)
