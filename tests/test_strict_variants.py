@@ -197,11 +197,10 @@ def run_eig(dtype: torch.dtype) -> None:
 
 
 def run_divide() -> None:
-    """Teams of either width."""
-    for n in (2 * _divide_plan.LEAF, _divide_plan.WIDE):
-        d, e = torch.zeros(1, n), torch.zeros(1, n - 1)
-        _divide_plan.tridiagonal(d, e)
-        _divide_plan.bidiagonal(d, e)
+    """A leaf alone, nodes that merge in one launch and others."""
+    for n in (3, 8, 16, 32, 33, _divide_plan.SMALL + 1):
+        _divide_plan.tridiagonal(torch.zeros(1, n), torch.zeros(1, n - 1))
+        _divide_plan.bidiagonal(torch.zeros(1, n), torch.zeros(1, n - 1))
 
 
 def run_gated_delta() -> None:

@@ -11,7 +11,7 @@ from tests import lapack
 from tests.inputs import name, on
 
 FLOAT, DOUBLE = torch.float32, torch.float64
-# One leaf and two, none of them full; four, with and without padding; a level more.
+# A leaf alone; four, with and without padding; a level more.
 SIZES = (1, 2, 31, 32, 33, 63, 64, 65, 100)
 
 
@@ -79,10 +79,9 @@ def test_boundaries(problem: str, n: int, device: str) -> None:
 
 @each_problem
 @pytest.mark.usefixtures("checked")
-def test_what_large_matrices_launch(
-    problem: str, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_divide_plan, "WIDE", 64)
+def test_large_nodes(problem: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nodes of more rows launch, with little for the checker to do."""
+    monkeypatch.setattr(_divide_plan, "SMALL", 0)
     d, e = families(50, FLOAT)
     JUDGES[problem](d[:3], e[:3], device)
 
