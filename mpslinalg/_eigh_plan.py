@@ -11,12 +11,15 @@ from mpslinalg._simdgroups import lanes, whole
 
 # A column in each lane of a simdgroup. More rows are reduced to tridiagonal form.
 SIMD_ROWS = 32
+# Jacobi needs fewer instructions than QL up to here: 4100 beside some 6000 a matrix of 8 rows, by
+# the time of 65536 on an H200; at 16 rows 45000 beside 20000.
+JACOBI_ROWS = 8
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if n <= SIMD_ROWS:
-        return "eigh_simd"
+        return "eigh_simd" if n <= JACOBI_ROWS else "eigh_ql"
     form = _tridiagonal_plan.regime(n)
     if name == "eigvalsh":
         return f"{form}, tridiagonal_values"
@@ -38,12 +41,17 @@ def eigh(A: Tensor, lower: bool, vectors: bool) -> tuple[Tensor, Tensor, Tensor]
 
 def _simd(matrices: Tensor, lower: bool, values: Tensor, V: Tensor | None, info: Tensor) -> None:
     batch, n, _ = matrices.shape
-    width = lanes(n)
-    kernel("eigh", "eigh_simd", scalar(matrices.dtype), width)(
-        matrices, values, empty((1,), matrices) if V is None else V, info,
-        n, batch, *strides(matrices), lower, V is not None,
-        threads=(whole(width * batch),), group=(32,),
-    )  # fmt: skip
+    outputs = (values, empty((1,), matrices) if V is None else V, info)
+    layout, vectors, width = strides(matrices), V is not None, lanes(n)
+    if n <= JACOBI_ROWS:
+        kernel("eigh", "eigh_simd", scalar(matrices.dtype), width)(
+            matrices, *outputs, n, batch, *layout, lower, vectors,
+            threads=(whole(width * batch),), group=(32,),
+        )  # fmt: skip
+    else:
+        kernel("eigh_ql", "eigh_ql", scalar(matrices.dtype), width)(
+            matrices, *outputs, n, *layout, lower, vectors, threads=(32 * batch,), group=(32,)
+        )
 
 
 def _reduced(matrices: Tensor, lower: bool, values: Tensor, V: Tensor | None, info: Tensor) -> None:

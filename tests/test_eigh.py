@@ -238,7 +238,8 @@ def test_which(device: str) -> None:
         A = torch.empty(n, n, device=device)
         return LA.which(name, A).split(f"{n} x {n} float32, ")[1]
 
-    assert kernels_of("eigh", 32) == kernels_of("eigvalsh", 32) == "eigh_simd"
+    assert kernels_of("eigh", 8) == kernels_of("eigvalsh", 8) == "eigh_simd"
+    assert kernels_of("eigh", 32) == kernels_of("eigvalsh", 9) == "eigh_ql"
     assert kernels_of("eigh", 33) == "tridiagonal_group, divide, qr_triangle, qr_apply"
     assert kernels_of("eigvalsh", 256) == "tridiagonal_group, tridiagonal_values"
     panels = "tridiagonal_products, tridiagonal_column for panels of 32 columns, matmul"

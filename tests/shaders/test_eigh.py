@@ -180,9 +180,9 @@ def test_special(dtype: torch.dtype, n: int, device: str) -> None:
 
 
 @each_dtype
-@pytest.mark.parametrize("n", [3, 10])
+@pytest.mark.parametrize("n", [3, 7])
 def test_small_eigenvalues_of_a_graded_matrix(dtype: torch.dtype, n: int, device: str) -> None:
-    """A = D B D with B well conditioned determines every eigenvalue to a relative error."""
+    """A = D B D with B well conditioned determines every eigenvalue; Jacobi finds them."""
     scale = torch.logspace(-5, 5, n)
     A = scale[:, None] * (torch.eye(n) + 0.3 / n * random_hermitian((n, n), dtype)) * scale
     A = A.tril(-1) + A.tril(-1).mH + torch.diag(A.diagonal().real)
