@@ -39,6 +39,8 @@ def families(n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         (normal, 10 ** (-12 * rng.random(n - 1))),
         (10 ** (-20 * i / n), 0.5 * 10 ** (-20 * i[1:] / n)),
         (10 ** (-20 * i[::-1] / n), 0.5 * 10 ** (-20 * i[:0:-1] / n)),
+        # In double precision a root is as near to its pole as any.
+        (np.where(i % 2 == 1, 1.0, 1e-6), np.where(i[:-1] % 2 == 1, 1e-14, 0)),
         (0 * ones, beside),
         (0 * ones, 0 * beside),
         (1e-5 * ones, beside),
