@@ -26,7 +26,9 @@ def lacking(A: Tensor) -> str | None:
     m, n = A.shape[-2:]
     if _svd_plan.built(m, n):
         return None
-    return f"the kernels take matrices of at most {_svd_plan.MAX_WIDTH} rows or columns, not {m} x {n}"
+    return (
+        f"the kernels take matrices of at most {_svd_plan.MAX_WIDTH} rows or columns, not {m} x {n}"
+    )
 
 
 class _SVD(Function):

@@ -116,9 +116,7 @@ def _blocks(A: Tensor, X: Tensor | None, S: Tensor, Y: Tensor | None, info: Tens
         group = (threads // 2, 1)
         within(*values, threads=(group[0] * blocks, batch), group=group)
         for meeting in range(blocks - 1):
-            between(
-                *values, meeting, threads=(threads * blocks // 2, batch), group=(threads, 1)
-            )
+            between(*values, meeting, threads=(threads * blocks // 2, batch), group=(threads, 1))
     kernel("svd_blocks", "svd_finish", T)(
         U, S, exponents, marks, order, info, n, batch, SWEEPS - 1, blocks, vectors,
         threads=(256 * batch,), group=(256,),

@@ -14,12 +14,12 @@ from mpslinalg.testing import compare
 from tests import lapack
 from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on
 
-SHAPES = ((1, 1), (5, 3), (3, 5), (40, 4), (2, 3, 4, 2), (2, 1, 2, 9, 34), (6, 8, 8))
+SHAPES = ((1, 1), (5, 3), (3, 5), (40, 4), (2, 3, 4, 2), (2, 1, 2, 9, 34), (6, 8, 8), (2, 36, 34))
 each_single = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 each_full = pytest.mark.parametrize("full", [True, False], ids=["full", "reduced"])
 kernels = pytest.mark.usefixtures("kernels")
-# One width of a team, tall and wide, and QR first.
-REGIMES = ((5, 3), (3, 5), (40, 4))
+# One width of a team, tall and wide, QR first, and blocks of columns.
+REGIMES = ((5, 3), (3, 5), (40, 4), (35, 35))
 
 
 @kernels
@@ -63,7 +63,7 @@ def test_empty(dtype: torch.dtype, shape: tuple[int, ...], full: bool, device: s
 
 @kernels
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 2, 5, 35)], ids=name)
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 2, 5, 35), (1, 2, 34, 34)], ids=name)
 @each_single
 def test_views(dtype: torch.dtype, shape: tuple[int, ...], view: str, device: str) -> None:
     A = on(device, testing.random(shape, dtype))
@@ -94,7 +94,7 @@ def test_out(shape: tuple[int, ...], full: bool, device: str) -> None:
 
 
 @kernels
-@pytest.mark.parametrize("shape", [(3000, 20), (8, 3000), (40, 32)], ids=name)
+@pytest.mark.parametrize("shape", [(3000, 20), (8, 3000), (40, 32), (600, 40)], ids=name)
 @each_single
 def test_long(dtype: torch.dtype, shape: tuple[int, int], device: str) -> None:
     A = testing.random(shape, dtype) * torch.logspace(-30, 0, shape[1])
@@ -144,15 +144,17 @@ def test_drivers(driver: str | None, device: str) -> None:
 
 
 def test_sizes_without_kernels(device: str) -> None:
-    A = on(device, testing.random((33, 40), torch.float32))
-    words = "the kernels take matrices of at most 32 rows or columns, not 33 x 40"
+    A = on(device, testing.random((257, 260), torch.float32))
+    words = "the kernels take matrices of at most 256 rows or columns, not 257 x 260"
     for function in (LA.svd, LA.svdvals):
         called = function.__name__
         with LA.use("kernels"):
             with pytest.raises(NotImplementedError, match=rf"^mpslinalg\.{called}: {words}"):
                 function(A)
             assert LA.which(called, A) == f"{called}: raises NotImplementedError: {words}"
-            assert LA.which(called, A[:32]).endswith("svd_simd of R, matmul") or called == "svdvals"
+            of_R = "of R, matmul" if called == "svd" else "of R"
+            assert LA.which(called, A[:32]).endswith(f", svd_simd {of_R}")
+            assert LA.which(called, A[:33]).endswith(f", svd_within, svd_between {of_R}")
         with LA.use("auto"):
             assert LA.which(called, A) == f"{called}: torch.linalg on {device}: {words}"
             function(A)

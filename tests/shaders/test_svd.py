@@ -132,7 +132,9 @@ def test_a_power_of_two_is_one_of_the_values(
 
 
 @each_dtype
-@pytest.mark.parametrize("shape", [(4, 4), (8, 7), (16, 16), (32, 32), (50, 20), (64, 64), (60, 40)], ids=name)
+@pytest.mark.parametrize(
+    "shape", [(4, 4), (8, 7), (16, 16), (32, 32), (50, 20), (64, 64), (60, 40)], ids=name
+)
 def test_small_values_of_graded_columns_have_their_digits(
     dtype: torch.dtype, shape: tuple[int, int], device: str
 ) -> None:
