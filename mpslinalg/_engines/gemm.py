@@ -41,7 +41,7 @@ class _Gemm(Launcher):
         beta, alpha, *layouts = values
         places = [(i, offset, *layout) for (i, offset), layout in zip(parts, layouts, strict=True)]
 
-        def launch(tensors: Sequence[Tensor]) -> None:
+        def launch(tensors: Sequence[Tensor], starts: Sequence[int], queue: int) -> None:
             operands = []
             for i, offset, shape, steps, conjugated in places:
                 base = tensors[i]

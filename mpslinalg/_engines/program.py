@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .engine import Launch, Launcher
+from .engine import Engine, Launch, Launcher
 
 _ALLOCATIONS = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
 
@@ -51,6 +51,7 @@ class Program:
     """What to do again; its tensors are the arguments, then what it allocates."""
 
     allocate: Callable[..., Tensor]
+    queue: Callable[[torch.device], int]
     allocations: Sequence[Allocation]
     launches: Sequence[Launch]
     checks: Sequence[tuple[int, Check]]
@@ -63,8 +64,11 @@ class Program:
         allocate = self.allocate
         for allocation in self.allocations:
             tensors.append(allocate(*allocation, device))
+        # Asked for once: a plan for one large matrix has thousands of launches.
+        starts = [tensor.data_ptr() for tensor in tensors]
+        queue = self.queue(device)
         for launch in self.launches:
-            launch(tensors)
+            launch(tensors, starts, queue)
         for place, check in self.checks:
             check(tensors[place])
         results = self.results
@@ -103,7 +107,7 @@ class Recording:
         for tensor, check in self.checks:
             check(tensor)
 
-    def program(self, returned: Any, allocate: Callable[..., Tensor]) -> Program | None:
+    def program(self, returned: Any, engine: Engine) -> Program | None:
         single = isinstance(returned, Tensor)
         results = (returned,) if single else returned
         tensors = [*self.arguments, *(tensor for tensor, _ in self.allocated)]
@@ -127,7 +131,8 @@ class Recording:
             values = arguments[len(buffers) :]
             launches.append(launcher.bound(parts, values, threads, group, buffers[0].device))
         return Program(
-            allocate,
+            engine.allocate,
+            engine.queue,
             [allocation for _, allocation in self.allocated],
             launches,
             [(places[_memory(tensor)], check) for tensor, check in self.checks],
