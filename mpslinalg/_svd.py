@@ -209,7 +209,7 @@ def svd(
 
     Same contract as `torch.linalg.svd`. Differences: `driver` is accepted on every device, and
     changes nothing but on CUDA where torch runs; infinity raises as NaN does. So far the kernels
-    take matrices of at most 32 rows or at most 32 columns; torch.linalg runs the others.
+    take matrices of at most 256 rows or at most 256 columns; torch.linalg runs the others.
 
     Args:
         A: (*, m, n), float32, float64, complex64 or complex128; of any rank.
@@ -229,12 +229,13 @@ def svd(
         NotImplementedError: use("kernels") with more rows and columns; half precision.
         RuntimeError: what is no matrix, other dtypes, an unknown driver.
 
-    One-sided Jacobi, a column a lane of a simdgroup, at most 30 sweeps; of a matrix with a side
-    above 32, of R of its QR. Columns carry exponents of their own and pairs are turned by their
-    cosine, so where A = B D with a well conditioned B and a diagonal D every singular value is
-    right to some eps cond(B), however small, and a power of two in A is one in S and changes
-    neither U nor V. ||A - U S V^H|| <= c max(m, n) eps ||A||, and so for ||I - U^H U|| and
-    ||I - V^H V||: LAPACK's test ratios stay below 50.
+    One-sided Jacobi, at most 30 sweeps: to 32 columns a column a lane of a simdgroup, beyond blocks
+    of columns; of a matrix with a side above 32 that is not square, of R of its QR. Columns carry
+    exponents of their own and pairs are turned by their cosine, so where A = B D with a well
+    conditioned B and a diagonal D every singular value is right to some eps cond(B), however small,
+    and a power of two in A is one in S and changes neither U nor V. ||A - U S V^H|| <=
+    c max(m, n) eps ||A||, and so for ||I - U^H U|| and ||I - V^H V||: LAPACK's test ratios stay
+    below 50.
 
     Source: Demmel, Veselic, "Jacobi's method is more accurate than QR" (1992); de Rijk (1989);
     LAPACK's gesvj.

@@ -125,11 +125,11 @@ def _blocks(A: Tensor, X: Tensor | None, S: Tensor, Y: Tensor | None, info: Tens
         return
     # Roundings of thousands of turns add up: one step of Newton and Schulz, V (3 - V^H V) / 2,
     # takes their first order away.
-    gram, better = empty(A.shape, A), empty(A.shape, A)
+    gram, twice = empty(A.shape, A), empty(A.shape, A)
     gemm(gram, gram, V.mH, V, 0, 1)
-    gemm(better, V, V, gram, 1.5, -0.5)
+    gemm(twice, V, V, gram, 3, -1)
     kernel("svd_blocks", "svd_order", T)(
-        U, better, order, info, X, Y, n, *X.stride()[1:], *Y.stride()[1:],
+        U, twice, order, info, X, Y, n, *X.stride()[1:], *Y.stride()[1:],
         threads=(n, n, batch), group=(32, 8, 1),
     )  # fmt: skip
 

@@ -714,11 +714,11 @@ kernel void svd_finish(
   }
 }
 
-// The columns of U and V in the order of S, those of V conjugated, for matrices that are finite.
+// The columns of U and V in the order of S, those of V conjugated; of V there is twice as much.
 template <typename T>
 kernel void svd_order(
     device const T* U [[buffer(0)]],
-    device const T* V [[buffer(1)]],
+    device const T* twice_V [[buffer(1)]],
     device const int* order [[buffer(2)]],
     device const int* info [[buffer(3)]],
     device T* X [[buffer(4)]],
@@ -734,7 +734,7 @@ kernel void svd_order(
   const bool finite = info[at.z] != -4;
   const T invalid = from_real<T>(real_t<T>(NAN));
   X[offset + at.x * x_row + at.y * x_column] = finite ? U[from] : invalid;
-  Y[offset + at.x * y_row + at.y * y_column] = finite ? conj(V[from]) : invalid;
+  Y[offset + at.x * y_row + at.y * y_column] = finite ? scale(conj(twice_V[from]), -1) : invalid;
 }
 
 // X := A.
