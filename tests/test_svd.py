@@ -143,24 +143,25 @@ def test_drivers(driver: str | None, device: str) -> None:
         assert LA.svdvals(A.cpu(), driver=driver).shape == (3,)
 
 
-def test_sizes_without_kernels(device: str) -> None:
-    A = on(device, testing.random((257, 260), torch.float32))
-    words = "the kernels take matrices of at most 256 rows or columns, not 257 x 260"
-    for function in (LA.svd, LA.svdvals):
-        called = function.__name__
-        with LA.use("kernels"):
-            with pytest.raises(NotImplementedError, match=rf"^mpslinalg\.{called}: {words}"):
-                function(A)
-            assert LA.which(called, A) == f"{called}: raises NotImplementedError: {words}"
-            of_R = "of R, matmul" if called == "svd" else "of R"
-            assert LA.which(called, A[:32]).endswith(f", svd_simd {of_R}")
-            assert LA.which(called, A[:33]).endswith(f", svd_within, svd_between {of_R}")
-        with LA.use("auto"):
-            assert LA.which(called, A) == f"{called}: torch.linalg on {device}: {words}"
-            function(A)
-        with LA.use("torch"):
-            assert LA.which(called, A) == f"{called}: torch.linalg on {device}: use('torch')"
-            function(A)
+@pytest.mark.parametrize(
+    ("shape", "of_svd", "of_svdvals"),
+    [
+        ((40, 20), "qr_group, svd_simd of R, matmul", "qr_group, svd_simd of R"),
+        ((1, 192, 192), "svd_within, svd_between", "svd_within, svd_between"),
+        ((40, 35), "svd_within, svd_between of R, matmul", "svd_within, svd_between of R"),
+        ((8, 256, 256), "svd_within, svd_between", "svd_within, svd_between"),
+        ((1, 193, 193), "bidiagonal_rows, divide, qr_apply", "tridiagonal_values"),
+        ((8, 900, 257), "bidiagonal_rows, divide, qr_apply", "tridiagonal_values"),
+    ],
+    ids=name,
+)
+def test_which(shape: tuple[int, ...], of_svd: str, of_svdvals: str, device: str) -> None:
+    A = on(device, torch.empty(shape))
+    with LA.use("kernels"):
+        assert LA.which("svd", A).endswith(of_svd)
+        assert LA.which("svdvals", A).endswith(of_svdvals)
+    with LA.use("torch"):
+        assert LA.which("svd", A) == f"svd: torch.linalg on {device}: use('torch')"
 
 
 @kernels
