@@ -176,8 +176,8 @@ def run_qr(dtype: torch.dtype) -> None:
 
 
 def run_bidiagonal(dtype: torch.dtype) -> None:
-    """Square and tall, few matrices and many."""
-    for batch, m, n in ((2, 40, 40), (2, 80, 40), (130, 40, 40)):
+    """Groups of both sizes, QR first, launches for few matrices and for many."""
+    for batch, m, n in ((2, 40, 40), (2, 80, 40), (2, 90, 80), (1, 150, 150), (30, 150, 150)):
         A, values = torch.zeros(1, m, n, dtype=dtype).expand(batch, m, n), torch.zeros(batch, n)
         X, info = torch.zeros(batch, m, n, dtype=dtype), torch.zeros(batch, dtype=torch.int32)
         _bidiagonal_plan.svd(A, X, values, X[:, :n].clone(), info)
