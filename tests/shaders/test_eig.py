@@ -132,7 +132,7 @@ def test_a_bad_matrix_spoils_itself_only(dtype: torch.dtype, n: int, device: str
     A[1, 1, 0] = torch.nan
     A[2, 2, 2] = -torch.inf
     if dtype.is_complex:
-        A[2, 2, 2] = complex(0, torch.nan)
+        A[2, 2, 2] = torch.tensor(complex(0, torch.nan))
     L, V, info = decompose(A, device)
     assert info.tolist() == [0, n + 1, n + 1, 0, 0]
     for ours, theirs in zip((L, V), good, strict=False):
