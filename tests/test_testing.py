@@ -308,7 +308,7 @@ def test_families_of_nonsymmetric_eigenproblems(dtype: torch.dtype) -> None:
             expected = np.ones(n)
             # Of an odd number of conjugate pairs the last is one cosine.
             expected[0] = values[0] if not dtype.is_complex else 1.0
-            assert values == pytest.approx(expected, abs=0.2), name
+            assert values == pytest.approx(expected, abs=0.4 if "skewed" in name else 0.02), name
         elif name.startswith("bordered"):
             assert not a[:2].any()
             assert not a[-1].any()
