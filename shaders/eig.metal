@@ -69,7 +69,7 @@ kernel void eig_simd(
   THREADGROUP_ARRAY(T, v, W);
   THREADGROUP_ARRAY(int, scales, W);
   THREADGROUP_ARRAY(Real, partial, 1);
-  const Crew crew = {lane, lane, 0, 1};
+  const Crew crew = {lane, lane, 0, 1, 32};
   const bool active = lane < n;
   const bool vectors = with_vectors != 0;
 
@@ -110,7 +110,7 @@ kernel void eig_simd(
 // Numbers of a matrix that a launch leaves to the next.
 constexpr constant uint STATE = 5;
 
-// The first of three kernels for more rows, a threadgroup a matrix with a thread for each row:
+// The first of three kernels for more rows, a threadgroup a matrix of at most 512 rows:
 // H = Z^H D^-1 A D Z in Hessenberg form in device memory, the columns first ... last - 1 in a
 // launch. The launch of the first column reads A, balances and sets `state`: rows that have not
 // converged, sweeps without a deflation, sweeps, the exponent taken out, and whether A is not
@@ -135,10 +135,9 @@ template <typename T>
     uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]]) {
   typedef real_t<T> Real;
-  THREADGROUP_ARRAY(T, v, 256);
+  THREADGROUP_ARRAY(T, v, 512);
   THREADGROUP_ARRAY(Real, partial, 32);
-  const Crew crew = {tid, lane, simd, simds};
-  const bool active = tid < n;
+  const Crew crew = {tid, lane, simd, simds, 32 * simds};
   const bool vectors = with_vectors != 0;
   device T* H = H_all + ulong(matrix) * n * n;
   device T* Z = Z_all + (vectors ? ulong(matrix) * n * n : 0u);
@@ -147,17 +146,21 @@ template <typename T>
   if (first == 0) {
     device const T* from = A + long(matrix) * batch_stride;
     Real largest = Real(0);
-    for (uint j = 0; j < n && active; ++j) {
-      const T entry = from[long(tid) * long(row_stride) + long(j) * long(column_stride)];
-      largest = is_finite(entry) ? max(largest, largest_part(entry)) : Real(INFINITY);
-      H[j * n + tid] = entry;
-      if (vectors) Z[j * n + tid] = j == tid ? one<T>() : zero<T>();
+    for (uint j = 0; j < n; ++j) {
+      for (uint i = tid; i < n; i += crew.threads) {
+        const T entry = from[long(i) * long(row_stride) + long(j) * long(column_stride)];
+        largest = is_finite(entry) ? max(largest, largest_part(entry)) : Real(INFINITY);
+        H[j * n + i] = entry;
+        if (vectors) Z[j * n + i] = j == i ? one<T>() : zero<T>();
+      }
     }
     largest = largest_of_all<true>(largest, crew, partial);
     const bool bad = largest == Real(INFINITY);
     const int exponent = exponent_of(largest);
-    for (uint j = 0; j < n && active; ++j) {
-      H[j * n + tid] = bad ? zero<T>() : scale(H[j * n + tid], -exponent);
+    for (uint j = 0; j < n; ++j) {
+      for (uint i = tid; i < n; i += crew.threads) {
+        H[j * n + i] = bad ? zero<T>() : scale(H[j * n + i], -exponent);
+      }
     }
     if (tid == 0) {
       state[0] = int(n);
@@ -188,7 +191,7 @@ template <typename T>
     uint simds [[simdgroups_per_threadgroup]]) {
   typedef real_t<T> Real;
   THREADGROUP_ARRAY(Real, partial, 32);
-  const Crew crew = {tid, lane, simd, simds};
+  const Crew crew = {tid, lane, simd, simds, 32 * simds};
   const bool vectors = with_vectors != 0;
   device T* H = H_all + ulong(matrix) * n * n;
   device T* Z = Z_all + (vectors ? ulong(matrix) * n * n : 0u);

@@ -273,7 +273,6 @@ template <bool GROUP, typename T, typename P>
 inline void split_pair(
     P H, P Z, uint stride, uint n, uint k, bool vectors, thread const Crew& crew) {
   if constexpr (!scalar_traits<T>::complex) {
-    const uint own = crew.tid;
     P at = H + k * stride + k;
     const T largest =
         max(max(fabs(at[0]), fabs(at[1])), max(fabs(at[stride]), fabs(at[stride + 1])));
@@ -281,16 +280,18 @@ inline void split_pair(
     const Standard<T> s = standardized(
         ldexp(at[0], -e), ldexp(at[stride], -e), ldexp(at[1], -e), ldexp(at[stride + 1], -e));
     meet<GROUP>();
-    if (own == 0) {
+    if (crew.tid == 0) {
       at[0] = ldexp(s.a, e);
       at[1] = ldexp(s.c, e);
       at[stride] = ldexp(s.b, e);
       at[stride + 1] = ldexp(s.d, e);
     }
     if (vectors) {
-      if (own < n && own > k + 1) turn_two(H + own * stride + k, 1, s.cosine, s.sine);
-      if (own < k) turn_two(H + own + k * stride, stride, s.cosine, s.sine);
-      if (own < n) turn_two(Z + own + k * stride, stride, s.cosine, s.sine);
+      for (uint i = crew.tid; i < n; i += crew.threads) {
+        if (i > k + 1) turn_two(H + i * stride + k, 1, s.cosine, s.sine);
+        if (i < k) turn_two(H + i + k * stride, stride, s.cosine, s.sine);
+        turn_two(Z + i + k * stride, stride, s.cosine, s.sine);
+      }
     }
   }
 }
@@ -310,9 +311,10 @@ inline void chase(
     thread const Crew& crew,
     threadgroup real_t<T>* partial) {
   constexpr uint ROWS = bulge_rows<T>();
-  const uint own = crew.tid;
-  const bool inside = own > top && own + ROWS <= bottom + 1;
-  const uint candidate = inside && may_begin<T>(H, stride, own, shift) ? own : top;
+  uint candidate = top;
+  for (uint i = crew.tid; i + ROWS <= bottom + 1; i += crew.threads) {
+    if (i > top && may_begin<T>(H, stride, i, shift)) candidate = i;
+  }
   const uint begin = last_of_all<GROUP>(candidate, crew, partial);
   const uint first_row = vectors ? 0 : top;
   const uint end_column = vectors ? n : bottom + 1;
@@ -327,24 +329,26 @@ inline void chase(
       bulge.x[2] = three ? column[2] : zero<T>();
     }
     const Turn<T> turn = turn_of(bulge);
-    if (own >= k && own < end_column) {
-      P a = H + own * stride + k;
-      turn_three(a, 1, three, conj(turn.tau), conj(turn.v1), conj(turn.v2));
+    for (uint j = crew.tid; j < end_column; j += crew.threads) {
+      P a = H + j * stride + k;
+      if (j >= k) turn_three(a, 1, three, conj(turn.tau), conj(turn.v1), conj(turn.v2));
     }
     meet<GROUP>();
     // Only now: all threads have read the column.
-    if (own == 0 && k > begin) {
+    if (crew.tid == 0 && k > begin) {
       column[0] = from_real<T>(turn.beta);
       column[1] = zero<T>();
       if (three) column[2] = zero<T>();
-    } else if (own == 0 && k > top) {
+    } else if (crew.tid == 0 && k > top) {
       column[0] = mul(one<T>() - conj(turn.tau), column[0]);
     }
-    if (own >= first_row && own <= min(k + ROWS, bottom)) {
-      turn_three(H + own + k * stride, stride, three, turn.tau, turn.v1, turn.v2);
-    }
-    if (vectors && own < n) {
-      turn_three(Z + own + k * stride, stride, three, turn.tau, turn.v1, turn.v2);
+    const uint last_row = min(k + ROWS, bottom);
+    for (uint i = crew.tid; i < n; i += crew.threads) {
+      const uint place = i + k * stride;
+      if (i >= first_row && i <= last_row) {
+        turn_three(H + place, stride, three, turn.tau, turn.v1, turn.v2);
+      }
+      if (vectors) turn_three(Z + place, stride, three, turn.tau, turn.v1, turn.v2);
     }
     meet<GROUP>();
   }
@@ -362,14 +366,16 @@ inline void iterate(
     thread Iteration& iteration,
     thread const Crew& crew,
     threadgroup real_t<T>* partial) {
-  const uint own = crew.tid;
   const uint limit = SWEEPS_A_ROW * max(n, 10u);
   for (uint turn = 0; turn < sweeps && iteration.active > 0 && iteration.sweeps < limit; ++turn) {
     const uint bottom = iteration.active - 1;
-    const bool split = own > 0 && own <= bottom && splits<T>(H, stride, own, n);
-    const uint top = last_of_all<GROUP>(split ? own : 0u, crew, partial);
+    uint own_split = 0;
+    for (uint i = crew.tid; i <= bottom; i += crew.threads) {
+      if (i > 0 && splits<T>(H, stride, i, n)) own_split = i;
+    }
+    const uint top = last_of_all<GROUP>(own_split, crew, partial);
     meet<GROUP>();
-    if (own == top && top > 0) H[top + (top - 1) * stride] = zero<T>();
+    if (crew.tid == 0 && top > 0) H[top + (top - 1) * stride] = zero<T>();
     meet<GROUP>();
     const uint rows = bottom + 1 - top;
     if (rows < bulge_rows<T>()) {

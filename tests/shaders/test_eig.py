@@ -167,9 +167,17 @@ def test_launches_share_the_work(
     A = testing.random((2, n, n), dtype)
     expected = decompose(A, device)
     monkeypatch.setattr(_eig_plan, "PASSES", 7 * n)
-    monkeypatch.setattr(_eig_plan, "COLUMNS", 9)
+    monkeypatch.setattr(_eig_plan, "ENTRIES", 9 * n**2)
     for ours, theirs in zip(decompose(A, device), expected, strict=True):
         assert torch.equal(ours, theirs)
+
+
+@each_dtype
+def test_threads_own_several_rows(
+    dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_eig_plan, "MAX_THREADS", 32)
+    judge(nonsymmetric(34, dtype)[[9, 15]], device)
 
 
 @each_dtype
