@@ -12,11 +12,10 @@ from mpslinalg._simdgroups import lanes, whole
 # Threadgroup memory holds the Schur form, the unitary matrix and the eigenvectors of so many rows.
 SIMD_ROWS = 32
 SIMD_ROWS_OF_DOUBLES = 16
-# From the shader: rows of the largest matrix that a threadgroup takes, whose threads own one or more.
+# From the shader: rows of the largest matrix that a threadgroup takes, whose threads own one each.
 MAX_ROWS = 512
-MAX_THREADS = 256
-# What bounds the time of a launch: entries that it reduces, and rows that its sweeps pass, times
-# the rows that a thread owns.
+# What bounds the time of a launch: entries of all columns that it reduces, rows that all its sweeps
+# pass.
 ENTRIES = 2**22
 PASSES = 8192
 # From the shader: sweeps a row after which a matrix counts as one that does not converge, and the
@@ -59,15 +58,15 @@ def _by_groups(A: Tensor, values: Tensor, V: Tensor, info: Tensor, vectors: bool
     H = empty(A.shape, A)
     Z = empty(A.shape if vectors else (1,), A)
     scales, state = (empty((batch, size), A, torch.int32, row_major=True) for size in (n, STATE))
-    threads = min(whole(n), MAX_THREADS)
-    columns = max(ENTRIES // n**2, 1)
+    threads = whole(n)
+    columns = ENTRIES // n**2
     reduce = kernel("eig", "eig_reduce", scalar(A.dtype))
     for first in range(0, n - 2, columns):
         reduce(
             A, H, Z, scales, state, n, *strides(A), first, min(first + columns, n - 2), vectors,
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
-    sweeps = max(PASSES // (n * -(-n // threads)), 1)
+    sweeps = PASSES // n
     iterate = kernel("eig", "eig_iterate", scalar(A.dtype))
     # A deflation takes a turn too.
     for _ in range(0, (SWEEPS_A_ROW + 1) * n, sweeps):
@@ -75,7 +74,7 @@ def _by_groups(A: Tensor, values: Tensor, V: Tensor, info: Tensor, vectors: bool
     workspace = empty(V.shape, V)
     kernel("eig", "eig_finish", scalar(A.dtype), scalar(V.dtype))(
         H, Z, scales, state, workspace, values, V, info, n, vectors,
-        threads=(whole(n), batch), group=(32, 1),
+        threads=(threads, batch), group=(32, 1),
     )  # fmt: skip
 
 

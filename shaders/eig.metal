@@ -69,7 +69,7 @@ kernel void eig_simd(
   THREADGROUP_ARRAY(T, v, W);
   THREADGROUP_ARRAY(int, scales, W);
   THREADGROUP_ARRAY(Real, partial, 1);
-  const Crew crew = {lane, lane, 0, 1, 32};
+  const Crew crew = {lane, lane, 0, 1};
   const bool active = lane < n;
   const bool vectors = with_vectors != 0;
 
@@ -110,13 +110,13 @@ kernel void eig_simd(
 // Numbers of a matrix that a launch leaves to the next.
 constexpr constant uint STATE = 5;
 
-// The first of three kernels for more rows, a threadgroup a matrix of at most 512 rows:
+// The first of three kernels for 33 to 512 rows, a threadgroup a matrix with a thread for each:
 // H = Z^H D^-1 A D Z in Hessenberg form in device memory, the columns first ... last - 1 in a
 // launch. The launch of the first column reads A, balances and sets `state`: rows that have not
 // converged, sweeps without a deflation, sweeps, the exponent taken out, and whether A is not
 // finite.
 template <typename T>
-[[max_total_threads_per_threadgroup(256)]] kernel void eig_reduce(
+[[max_total_threads_per_threadgroup(512)]] kernel void eig_reduce(
     device const T* A [[buffer(0)]],
     device T* H_all [[buffer(1)]],
     device T* Z_all [[buffer(2)]],
@@ -137,7 +137,8 @@ template <typename T>
   typedef real_t<T> Real;
   THREADGROUP_ARRAY(T, v, 512);
   THREADGROUP_ARRAY(Real, partial, 32);
-  const Crew crew = {tid, lane, simd, simds, 32 * simds};
+  const Crew crew = {tid, lane, simd, simds};
+  const bool active = tid < n;
   const bool vectors = with_vectors != 0;
   device T* H = H_all + ulong(matrix) * n * n;
   device T* Z = Z_all + (vectors ? ulong(matrix) * n * n : 0u);
@@ -146,21 +147,17 @@ template <typename T>
   if (first == 0) {
     device const T* from = A + long(matrix) * batch_stride;
     Real largest = Real(0);
-    for (uint j = 0; j < n; ++j) {
-      for (uint i = tid; i < n; i += crew.threads) {
-        const T entry = from[long(i) * long(row_stride) + long(j) * long(column_stride)];
-        largest = is_finite(entry) ? max(largest, largest_part(entry)) : Real(INFINITY);
-        H[j * n + i] = entry;
-        if (vectors) Z[j * n + i] = j == i ? one<T>() : zero<T>();
-      }
+    for (uint j = 0; j < n && active; ++j) {
+      const T entry = from[long(tid) * long(row_stride) + long(j) * long(column_stride)];
+      largest = is_finite(entry) ? max(largest, largest_part(entry)) : Real(INFINITY);
+      H[j * n + tid] = entry;
+      if (vectors) Z[j * n + tid] = j == tid ? one<T>() : zero<T>();
     }
     largest = largest_of_all<true>(largest, crew, partial);
     const bool bad = largest == Real(INFINITY);
     const int exponent = exponent_of(largest);
-    for (uint j = 0; j < n; ++j) {
-      for (uint i = tid; i < n; i += crew.threads) {
-        H[j * n + i] = bad ? zero<T>() : scale(H[j * n + i], -exponent);
-      }
+    for (uint j = 0; j < n && active; ++j) {
+      H[j * n + tid] = bad ? zero<T>() : scale(H[j * n + tid], -exponent);
     }
     if (tid == 0) {
       state[0] = int(n);
@@ -177,7 +174,7 @@ template <typename T>
 
 // The second: so many sweeps towards Schur form in a launch, and none where all has converged.
 template <typename T>
-[[max_total_threads_per_threadgroup(256)]] kernel void eig_iterate(
+[[max_total_threads_per_threadgroup(512)]] kernel void eig_iterate(
     device T* H_all [[buffer(0)]],
     device T* Z_all [[buffer(1)]],
     device int* state_all [[buffer(2)]],
@@ -191,7 +188,7 @@ template <typename T>
     uint simds [[simdgroups_per_threadgroup]]) {
   typedef real_t<T> Real;
   THREADGROUP_ARRAY(Real, partial, 32);
-  const Crew crew = {tid, lane, simd, simds, 32 * simds};
+  const Crew crew = {tid, lane, simd, simds};
   const bool vectors = with_vectors != 0;
   device T* H = H_all + ulong(matrix) * n * n;
   device T* Z = Z_all + (vectors ? ulong(matrix) * n * n : 0u);

@@ -1,6 +1,6 @@
 // Balancing and reduction to Hessenberg form by the threads of one simdgroup or, with GROUP, of one
-// threadgroup: a thread owns row i, column i and entry i of a vector for i = tid, tid + threads,
-// ... P points to T in any memory; matrices are column-major.
+// threadgroup: thread i owns row i, column i and entry i of a vector. P points to T in any memory;
+// matrices are column-major.
 
 template <typename R> inline R spacing() { return R(2) * unit_roundoff<R>(); }
 
@@ -14,7 +14,6 @@ struct Crew {
   uint lane;
   uint simd;
   uint simds;
-  uint threads;
 };
 
 template <bool GROUP> inline void meet() {
@@ -73,19 +72,15 @@ template <bool GROUP, typename T, typename P, typename Q>
 inline void balance(
     P A, uint stride, uint n, Q scales, thread const Crew& crew, threadgroup real_t<T>* partial) {
   typedef real_t<T> R;
-  for (uint i = crew.tid; i < n; i += crew.threads) scales[i] = 0;
+  const uint own = crew.tid;
+  if (own < n) scales[own] = 0;
   bool changed = true;
   for (int pass = 0; pass < BALANCING_PASSES && changed; ++pass) {
     changed = false;
     for (uint i = 0; i < n; ++i) {
-      R c = R(0);
-      R r = R(0);
-      for (uint j = crew.tid; j < n; j += crew.threads) {
-        if (j != i) {
-          c += square_of(A[j + i * stride]);
-          r += square_of(A[i + j * stride]);
-        }
-      }
+      const bool counts = own < n && own != i;
+      R c = counts ? square_of(A[own + i * stride]) : R(0);
+      R r = counts ? square_of(A[i + own * stride]) : R(0);
       c = sum_of_all<GROUP>(c, crew, partial);
       r = sum_of_all<GROUP>(r, crew, partial);
       int e = 0;
@@ -99,14 +94,11 @@ inline void balance(
       }
       if (e != 0) {
         changed = true;
-        for (uint j = crew.tid; j < n; j += crew.threads) {
-          if (j == i) {
-            scales[i] += e;
-          } else {
-            A[j + i * stride] = scale(A[j + i * stride], e);
-            A[i + j * stride] = scale(A[i + j * stride], -e);
-          }
+        if (counts) {
+          A[own + i * stride] = scale(A[own + i * stride], e);
+          A[i + own * stride] = scale(A[i + own * stride], -e);
         }
+        if (own == i) scales[i] += e;
       }
       meet<GROUP>();
     }
@@ -148,37 +140,29 @@ inline void reduce_columns(
     threadgroup T* v,
     threadgroup real_t<T>* partial) {
   typedef real_t<T> R;
+  const uint own = crew.tid;
   for (uint k = first; k < last; ++k) {
-    P column = A + k * stride;
-    R largest = R(0);
-    for (uint i = crew.tid; i < n; i += crew.threads) {
-      if (i > k) largest = max(largest, largest_part(column[i]));
-    }
-    largest = largest_of_all<GROUP>(largest, crew, partial);
+    const bool below = own > k && own < n;
+    const T entry = below ? A[own + k * stride] : zero<T>();
+    const R largest = largest_of_all<GROUP>(largest_part(entry), crew, partial);
     const int exponent = exponent_of(largest);
-    R squares = R(0);
-    for (uint i = crew.tid; i < n; i += crew.threads) {
-      if (i > k + 1) squares += square_of(scale(column[i], -exponent));
-    }
-    squares = sum_of_all<GROUP>(squares, crew, partial);
-    const Reflector<T> h = reflector(scale(column[k + 1], -exponent), squares);
+    const T x = scale(entry, -exponent);
+    const T alpha = scale(A[k + 1 + k * stride], -exponent);
+    const R squares = sum_of_all<GROUP>(own > k + 1 ? square_of(x) : R(0), crew, partial);
+    const Reflector<T> h = reflector(alpha, squares);
     meet<GROUP>();
-    for (uint i = crew.tid; i < n; i += crew.threads) {
-      if (i > k) {
-        const bool top = i == k + 1;
-        v[i] = top ? one<T>() : mul(scale(column[i], -exponent), h.inverse);
-        column[i] = top ? from_real<T>(ldexp(h.beta, exponent)) : zero<T>();
-      }
+    if (below) {
+      const bool top = own == k + 1;
+      v[own] = top ? one<T>() : mul(x, h.inverse);
+      A[own + k * stride] = top ? from_real<T>(ldexp(h.beta, exponent)) : zero<T>();
     }
     meet<GROUP>();
     if (is_zero(h.tau)) continue;
-    for (uint j = crew.tid; j < n; j += crew.threads) {
-      if (j > k) reflect_column<T>(A + j * stride, k + 1, n, v, h.tau);
-    }
+    if (below) reflect_column<T>(A + own * stride, k + 1, n, v, h.tau);
     meet<GROUP>();
-    for (uint i = crew.tid; i < n; i += crew.threads) {
-      reflect_row<T>(A + i, stride, k + 1, n, v, h.tau);
-      if (vectors) reflect_row<T>(Z + i, stride, k + 1, n, v, h.tau);
+    if (own < n) {
+      reflect_row<T>(A + own, stride, k + 1, n, v, h.tau);
+      if (vectors) reflect_row<T>(Z + own, stride, k + 1, n, v, h.tau);
     }
     meet<GROUP>();
   }
