@@ -70,7 +70,7 @@ def test_threadgroups(dtype: torch.dtype, n: int, device: str) -> None:
 
 
 @kernels
-@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (0, 300, 300)], ids=name)
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (0, 600, 600)], ids=name)
 @each_single
 def test_empty(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
     A = torch.empty(shape, dtype=dtype)
@@ -209,7 +209,7 @@ def test_out(dtype: torch.dtype, result_dtype: torch.dtype, device: str) -> None
 @pytest.mark.parametrize("dtype", [*SINGLES, *DOUBLES], ids=name)
 def test_torchs_samples(dtype: torch.dtype, device: str) -> None:
     """Eigenvalues may come in another order: each result is judged by itself."""
-    (op,) = (op for op in op_db if op.name == "linalg.eig")
+    op: Any = next(op for op in op_db if op.name == "linalg.eig")
     torch.manual_seed(0)
     count = 0
     for sample in op.sample_inputs("cpu", dtype):
