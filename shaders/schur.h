@@ -172,9 +172,10 @@ template <typename T> inline Turn<T> turn_of(Bulge<T> bulge) {
   const T difference = alpha - from_real<T>(beta);
   Turn<T> turn = {zero<T>(), zero<T>(), zero<T>(), real_part(bulge.x[0])};
   if (!is_zero(x1) || !is_zero(x2) || !is_zero(alpha - from_real<T>(real_part(alpha)))) {
-    turn.tau = from_real<T>(R(1)) - quotient(alpha, from_real<T>(beta));
-    turn.v1 = quotient(x1, difference);
-    turn.v2 = quotient(x2, difference);
+    const T inverse = quotient(one<T>(), difference);
+    turn.tau = mul(from_real<T>(R(-1) / beta), difference);
+    turn.v1 = mul(x1, inverse);
+    turn.v2 = mul(x2, inverse);
     turn.beta = ldexp(beta, e);
   }
   return turn;
@@ -342,11 +343,12 @@ inline void chase(
     const bool first = k == begin;
     const bool last = k + 1 == bottom;
     const bool three = ROWS == 3 && !last;
-    P column = H + (k - 1) * stride + k;
+    // Of H_{k,k-1}; without a meaning in row 0, where no sweep has a step before.
+    const uint before = k * stride + k - stride;
     if (!first) {
-      bulge.x[0] = column[0];
-      bulge.x[1] = column[1];
-      bulge.x[2] = three ? column[2] : zero<T>();
+      bulge.x[0] = H[before];
+      bulge.x[1] = H[before + 1];
+      bulge.x[2] = three ? H[before + 2] : zero<T>();
     }
     const Turn<T> turn = turn_of(bulge);
     if (own >= k && own < end_column) {
@@ -359,11 +361,11 @@ inline void chase(
     meet<GROUP>();
     // Only now: all threads have read the column.
     if (own == 0 && !first) {
-      column[0] = from_real<T>(turn.beta);
-      column[1] = zero<T>();
-      if (three) column[2] = zero<T>();
+      H[before] = from_real<T>(turn.beta);
+      H[before + 1] = zero<T>();
+      if (three) H[before + 2] = zero<T>();
     } else if (own == 0 && k > top) {
-      column[0] = mul(one<T>() - conj(turn.tau), column[0]);
+      H[before] = mul(one<T>() - conj(turn.tau), H[before]);
     }
     const uint place = own + k * stride;
     if (own >= first_row && own <= min(k + ROWS, bottom)) {
