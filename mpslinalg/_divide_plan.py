@@ -6,16 +6,20 @@ import torch
 from torch import Tensor
 
 from mpslinalg._engines import empty, gemm, kernel, scalar, strides
-from mpslinalg._simdgroups import lanes, whole
+from mpslinalg._simdgroups import LANES, lanes, whole
 
-# Rows of a leaf: a simdgroup solves it, a column a lane.
-LEAF = 32
-DEFLATE_THREADS = 256
-# Lanes of a root: with many roots the ends of sums over few poles weigh more than the chain of one.
-TEAMS = (8, 32)
-WIDE = 256
-ROOT_THREADS = 64
-# Arrays of a node in `numbers` and `integers`.
+# Rows of a matrix that is one leaf, which a simdgroup solves, a column a lane.
+ALONE = 32
+# Rows of a leaf of others: it takes a quarter of the time of one of twice as many rows, which is
+# more than one more level takes.
+LEAF = 16
+# Rows of nodes that one threadgroup merges in one launch, with so many lanes for a root.
+SMALL = 128
+TEAM = 8
+THREADS = 256
+# Threads of a group where a simdgroup has one root.
+ROOT_THREADS = 128
+# Arrays of a node in `numbers` and in `integers`: see secular.h.
 NUMBERS = 8
 INTEGERS = 8
 
@@ -23,7 +27,7 @@ INTEGERS = 8
 def leaves(n: int) -> tuple[int, int]:
     """Levels of merges and rows of a leaf; rows beyond n are padding, less than one a leaf."""
     levels = 0
-    while LEAF << levels < n:
+    while n > ALONE and LEAF << levels < n:
         levels += 1
     return levels, -(-n >> levels)
 
@@ -111,33 +115,33 @@ class _Merges:
         self, values: Tensor, V: Tensor, leaves: int, nodes: int, final: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Values of nodes of so many leaves and their vectors in terms of the halves'."""
-        numbers, integers, singular = self.numbers, self.integers, self.singular
         h = V.shape[-1]
         size, count = 2 * h, self.rows // (2 * h)
-        kind = scalar(V.dtype)
-        threads = min(whole(size), DEFLATE_THREADS)
-        kernel("divide", "divide_deflate", kind, singular)(
-            values, V, self.couplings, numbers, integers, h, leaves, nodes,
-            threads=(threads * count,), group=(threads,),
-        )  # fmt: skip
-        team = TEAMS[size >= WIDE]
-        shape = (ROOT_THREADS * count, -(-size * team // ROOT_THREADS))
-        for name in ("divide_roots", "divide_weights"):
-            kernel("divide", name, kind, team, singular)(
-                numbers, integers, size, threads=shape, group=(ROOT_THREADS, 1)
-            )
-        if final is None:
-            new, columns = empty((count, size), V, row_major=True), size
-        else:
-            new, columns = final, final.shape[-1]
+        columns = size if final is None else final.shape[-1]
+        new = empty((count, size), V, row_major=True) if final is None else final
         right = empty((count, size, size), V)
-        left = empty((count, size, size) if singular else (1,), V)
-        descending = singular and final is not None
-        kernel("divide", "divide_vectors", kind, team, singular)(
-            numbers, integers, new, right, left, size, columns, descending,
-            threads=shape, group=(ROOT_THREADS, 1),
-        )  # fmt: skip
-        return new, right, left
+        left = empty((count, size, size) if self.singular else (1,), V)
+        halves = (values, V, self.couplings)
+        kept = (self.numbers, self.integers)
+        results = (new, right, left)
+        descending = self.singular and final is not None
+        kind = (scalar(V.dtype), self.singular)
+        if size <= SMALL:
+            kernel("divide", "divide_merge", kind[0], TEAM, kind[1])(
+                *halves, *kept, *results, size, leaves, nodes, columns, descending,
+                threads=(THREADS * count,), group=(THREADS,),
+            )  # fmt: skip
+            return results
+        kernel("divide", "divide_deflate", *kind)(
+            *halves, *kept, size, leaves, nodes, threads=(THREADS * count,), group=(THREADS,)
+        )
+        roots = (ROOT_THREADS * count, -(-size * LANES // ROOT_THREADS))
+        for step in ("divide_roots", "divide_weights"):
+            kernel("divide", step, *kind)(*kept, size, threads=roots, group=(ROOT_THREADS, 1))
+        kernel("divide", "divide_vectors", *kind)(
+            *kept, *results, size, columns, descending, threads=roots, group=(ROOT_THREADS, 1)
+        )
+        return results
 
 
 def _product(V: Tensor, S: Tensor, n: int | None = None) -> Tensor:

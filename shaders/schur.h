@@ -1,5 +1,6 @@
-// The shifted QR iteration that takes a Hessenberg matrix to Schur form: triangular if complex, with
-// 2 x 2 blocks of equal diagonal entries for conjugate pairs if real. Threads as in hessenberg.h.
+// The shifted QR iteration that takes a Hessenberg matrix to Schur form: triangular if complex,
+// with 2 x 2 blocks of equal diagonal entries for conjugate pairs if real. Threads as in
+// hessenberg.h.
 
 // The sweeps that a matrix may take are this many times its rows, LAPACK's bound.
 constexpr constant uint SWEEPS_A_ROW = 30;
@@ -105,7 +106,9 @@ inline Shift<T> next_shift(P H, uint stride, uint top, uint bottom, uint stalled
 }
 
 // The rows that a step of a sweep mixes: one more than the shifts.
-template <typename T> inline constexpr uint bulge_rows() { return scalar_traits<T>::complex ? 2 : 3; }
+template <typename T> inline constexpr uint bulge_rows() {
+  return scalar_traits<T>::complex ? 2 : 3;
+}
 
 template <typename T> struct Bulge {
   T x[3];
@@ -138,8 +141,7 @@ inline Bulge<T> first_bulge(P H, uint stride, uint k, Shift<T> shift) {
 }
 
 // Whether a sweep may begin in row k, above which a small entry then remains where there was one.
-template <typename T, typename P>
-inline bool may_begin(P H, uint stride, uint k, Shift<T> shift) {
+template <typename T, typename P> inline bool may_begin(P H, uint stride, uint k, Shift<T> shift) {
   typedef real_t<T> R;
   P at = H + k * stride + k;
   const Bulge<T> bulge = first_bulge<T>(H, stride, k, shift);
@@ -178,14 +180,31 @@ template <typename T> inline Turn<T> turn_of(Bulge<T> bulge) {
   return turn;
 }
 
-// (a0, a1, a2) times the reflection; the entries lie `step` apart. From the left: its adjoint.
+// (x0, x1, x2) times the reflection; from the left its adjoint, by conjugates of the three.
+template <typename T> inline void turn_three(thread Bulge<T>& a, T tau, T v1, T v2) {
+  const T sum = mul(tau, mul_add(mul_add(a.x[0], a.x[1], v1), a.x[2], v2));
+  a.x[0] = a.x[0] - sum;
+  a.x[1] = mul_sub(a.x[1], sum, conj(v1));
+  a.x[2] = mul_sub(a.x[2], sum, conj(v2));
+}
+
+// The same for three entries that lie `step` apart, in a step of a sweep. Unless they are `fresh`,
+// all but the last come from the step before in `held`; `kept` leaves all but the first to the
+// next, so that in a sweep each entry is read and written once. Without `three` there are two.
 template <typename T, typename P>
-inline void turn_three(P a, uint step, bool three, T tau, T v1, T v2) {
-  const T third = three ? a[2 * step] : zero<T>();
-  const T sum = mul(tau, mul_add(mul_add(a[0], a[step], v1), third, v2));
-  a[0] = a[0] - sum;
-  a[step] = mul_sub(a[step], sum, conj(v1));
-  if (three) a[2 * step] = mul_sub(third, sum, conj(v2));
+inline void slide(
+    P a, uint step, bool three, bool fresh, bool kept, thread Bulge<T>& held, T tau, T v1, T v2) {
+  if (fresh) held.x[0] = a[0];
+  if (fresh || bulge_rows<T>() == 2) held.x[1] = a[step];
+  held.x[2] = three ? a[2 * step] : zero<T>();
+  turn_three(held, tau, v1, v2);
+  a[0] = held.x[0];
+  if (!kept) {
+    a[step] = held.x[1];
+    if (three) a[2 * step] = held.x[2];
+  }
+  held.x[0] = held.x[1];
+  held.x[1] = held.x[2];
 }
 
 // (a0, a1) turned by a real rotation; the entries lie `step` apart.
@@ -196,8 +215,8 @@ template <typename T, typename P> inline void turn_two(P a, uint step, T cosine,
   a[step] = fma(cosine, y, -(sine * x));
 }
 
-// What a rotation [c s; -s c] makes of a real block [a b; c d], and the rotation: a = d and b c < 0,
-// or c = 0.
+// What a rotation [c s; -s c] makes of a real block [a b; c d], and the rotation: a = d and b c <
+// 0, or c = 0.
 template <typename R> struct Standard {
   R a;
   R b;
@@ -315,34 +334,46 @@ inline void chase(
   const uint first_row = vectors ? 0 : top;
   const uint end_column = vectors ? n : bottom + 1;
   Bulge<T> bulge = first_bulge<T>(H, stride, begin, shift);
+  Bulge<T> column_held = bulge;
+  Bulge<T> row_held = bulge;
+  Bulge<T> held_of_Z = bulge;
   meet<GROUP>();
   for (uint k = begin; k < bottom; ++k) {
-    const bool three = ROWS == 3 && k + 2 <= bottom;
+    const bool first = k == begin;
+    const bool last = k + 1 == bottom;
+    const bool three = ROWS == 3 && !last;
     P column = H + (k - 1) * stride + k;
-    if (k > begin) {
+    if (!first) {
       bulge.x[0] = column[0];
       bulge.x[1] = column[1];
       bulge.x[2] = three ? column[2] : zero<T>();
     }
     const Turn<T> turn = turn_of(bulge);
     if (own >= k && own < end_column) {
+      // The turn from the right changes columns k ... k + ROWS - 1 in memory.
+      const bool fresh = first || own + 1 < k + ROWS;
+      const bool kept = !last && own >= k + ROWS;
       P a = H + own * stride + k;
-      turn_three(a, 1, three, conj(turn.tau), conj(turn.v1), conj(turn.v2));
+      slide(a, 1, three, fresh, kept, column_held, conj(turn.tau), conj(turn.v1), conj(turn.v2));
     }
     meet<GROUP>();
     // Only now: all threads have read the column.
-    if (own == 0 && k > begin) {
+    if (own == 0 && !first) {
       column[0] = from_real<T>(turn.beta);
       column[1] = zero<T>();
       if (three) column[2] = zero<T>();
     } else if (own == 0 && k > top) {
       column[0] = mul(one<T>() - conj(turn.tau), column[0]);
     }
+    const uint place = own + k * stride;
     if (own >= first_row && own <= min(k + ROWS, bottom)) {
-      turn_three(H + own + k * stride, stride, three, turn.tau, turn.v1, turn.v2);
+      // No later turn from the left changes rows 0 ... k.
+      const bool fresh = first || own >= k;
+      const bool kept = !last && own <= k;
+      slide(H + place, stride, three, fresh, kept, row_held, turn.tau, turn.v1, turn.v2);
     }
     if (vectors && own < n) {
-      turn_three(Z + own + k * stride, stride, three, turn.tau, turn.v1, turn.v2);
+      slide(Z + place, stride, three, first, !last, held_of_Z, turn.tau, turn.v1, turn.v2);
     }
     meet<GROUP>();
   }

@@ -18,6 +18,8 @@ from torch._C._dynamo import guards
 
 from . import cache, source
 from .engine import Argument, Engine, Launch, Launcher
+from .graph import Graphs
+from .program import Program
 from .source import Buffer, Index, ShaderError, Signature
 
 # Threads that search info for an error: enough to read as fast as memory allows.
@@ -167,8 +169,8 @@ class _Slots:
         self.values = (ctypes.c_uint64 * count)()
         start = ctypes.addressof(self.values)
         self._pointers = (ctypes.c_void_p * count)(*(start + 8 * i for i in range(count)))
-        self._config = _LaunchConfig()
-        self._addresses = ctypes.addressof(self._config), ctypes.addressof(self._pointers)
+        self.config = _LaunchConfig()
+        self._addresses = ctypes.addressof(self.config), ctypes.addressof(self._pointers)
         # Held from the first slot to the launch: Python changes threads between any two steps.
         self.lock = threading.Lock()
 
@@ -178,15 +180,22 @@ class _Slots:
         for position, value in enumerate(values, self._buffers):
             self.values[position] = self._bits[position](value)
         nx, ny, nz = (*threads, 1, 1)[:3]
-        config = self._config
+        config = self.config
         config.bx, config.by, config.bz = (*group, 1, 1)[:3]
         gx, gy, gz = -(-nx // config.bx), -(-ny // config.by), -(-nz // config.bz)
         self.values[len(self._bits) :] = [nx, ny, nz, gx, gy]
         config.gx, config.gy, config.gz = gx * gy * gz, 1, 1
 
+    def queued(self, function: int) -> Callable[[], int]:
+        """What queues the kernel in the stream of `config` and returns the driver's error code."""
+        config, pointers = map(ctypes.c_void_p, self._addresses)
+        return functools.partial(
+            _launch_function(), config, ctypes.c_void_p(function), pointers, None
+        )
+
     def launch(self, function: int, stream: int) -> int:
         """Queue the kernel in a stream; returns the driver's error code."""
-        self._config.stream = stream
+        self.config.stream = stream
         config, pointers = self._addresses
         return _launch_function()(config, function, pointers, None)
 
@@ -292,14 +301,21 @@ class _CudaLauncher(Launcher):
         slots = _Slots(self._bits, self._buffers)
         slots.set_sizes(values, threads, group)
         places = [(position, i, offset) for position, (i, offset) in enumerate(parts)]
-
-        pointers = slots.values
+        pointers, lock = slots.values, slots.lock
+        # Spelt out: a plan for one large matrix has thousands of these, 5 us each with the driver.
+        current_device, config, queued = (
+            torch._C._cuda_getDevice,
+            slots.config,
+            slots.queued(function),
+        )
 
         def launch(tensors: Sequence[torch.Tensor], starts: Sequence[int], queue: int) -> None:
-            with slots.lock:
+            with lock:
                 for position, i, offset in places:
                     pointers[position] = starts[i] + offset
-                self._launch(slots, function, index, queue)
+                config.stream = queue
+                if current_device() != index or queued() != 0:
+                    self._launch(slots, function, index, queue)
 
         return launch
 
@@ -329,6 +345,9 @@ class CudaEngine(Engine):
     name = "cuda"
     side_by_side = True
 
+    def __init__(self) -> None:
+        self._graphs = Graphs()
+
     @functools.cached_property
     def _info_any(self) -> _CudaLauncher:
         return self.compile("info", "info_any", ("int",))
@@ -346,6 +365,13 @@ class CudaEngine(Engine):
 
     def queue(self, device: torch.device) -> int:
         return _stream(device.index)
+
+    def run_long(
+        self, program: Program, tensors: list[torch.Tensor], device: torch.device
+    ) -> list[torch.Tensor]:
+        """Run a program of many launches, as a graph from its second repetition on."""
+        found = self._graphs.run(program, tensors, device)
+        return super().run_long(program, tensors, device) if found is None else found
 
     def any_nonzero(self, info: torch.Tensor) -> bool:
         """Whether any entry is nonzero; waits for the stream.
