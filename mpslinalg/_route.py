@@ -31,7 +31,7 @@ CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
 # So does the SVD of a single matrix from so many rows and columns on: there by 1.8 to 6.5.
 CUDA_SINGLE = 256
 CUDA_SINGLE_WINS = frozenset(("svd", "svdvals"))
-CUDA_NOT_MEASURED = frozenset(("eig", "eigvals", "matrix_norm"))
+CUDA_NOT_MEASURED = frozenset(("eig", "eigvals", "matrix_norm", "svd_lowrank"))
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 # What is a decomposition and a few products is as fast as its decomposition.
@@ -45,7 +45,6 @@ BUILT_ON = {
     "cond inverse": "inv_ex",
     "polar": "svd",
     "matrix_sqrth": "eigh",
-    "svd_lowrank": "svd",
     "gelsd": "svd",
     "gelss": "svd",
 }

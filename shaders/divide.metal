@@ -149,32 +149,72 @@ kernel void divide_vectors(
     device T* left [[buffer(4)]],
     constant uint& size [[buffer(5)]],
     constant uint& columns [[buffer(6)]],
-    constant uint& descending [[buffer(7)]],
+    constant uint& last [[buffer(7)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   const Node<T> node = node_at(numbers, integers, size, group.x);
-  const Results<T> to = {values, right, left, group.x, columns, descending};
+  const Results<T> to = {values, right, left, group.x, columns, last};
   write_vector<T, 32, SINGULAR>(node, to, group.y * simds + simd, lane);
 }
 
-// A threadgroup a node, all steps; TEAM lanes a root or a slot.
+// diag(V of the first half, V of the second) S, its first n rows and columns; a thread has a row of
+// WIDTH columns at a time.
+template <typename T>
+inline void multiply(
+    device const T* V,
+    device const T* S,
+    device T* product,
+    uint size,
+    uint n,
+    uint tid,
+    uint threads) {
+  constexpr int WIDTH = 8;
+  const uint h = size / 2;
+  const uint strips = (n + WIDTH - 1) / WIDTH;
+  for (uint item = tid; item < n * strips; item += threads) {
+    const uint row = item % n;
+    const uint first = item / n * WIDTH;
+    device const T* left = V + (row < h ? row : h * h + row - h);
+    device const T* right = S + first * size + (row < h ? 0u : h);
+    T sums[WIDTH];
+#pragma unroll
+    for (int c = 0; c < WIDTH; ++c) sums[c] = T(0);
+    for (uint k = 0; k < h; ++k) {
+      const T x = left[k * h];
+#pragma unroll
+      for (int c = 0; c < WIDTH; ++c) {
+        sums[c] = fma(x, right[first + uint(c) < n ? uint(c) * size + k : k], sums[c]);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < WIDTH; ++c) {
+      if (first + uint(c) < n) product[(first + uint(c)) * n + row] = sums[c];
+    }
+  }
+}
+
+// A threadgroup a node, all steps and the products; TEAM lanes a root or a slot. Of SINGULAR alone
+// the left vectors are read and written.
 template <typename T, int TEAM, int SINGULAR>
 [[max_total_threads_per_threadgroup(256)]] kernel void divide_merge(
     device const T* halves [[buffer(0)]],
     device const T* V [[buffer(1)]],
-    device const T* couplings [[buffer(2)]],
-    device T* numbers [[buffer(3)]],
-    device int* integers [[buffer(4)]],
-    device T* values [[buffer(5)]],
-    device T* right [[buffer(6)]],
-    device T* left [[buffer(7)]],
-    constant uint& size [[buffer(8)]],
-    constant uint& leaves [[buffer(9)]],
-    constant uint& nodes [[buffer(10)]],
-    constant uint& columns [[buffer(11)]],
-    constant uint& descending [[buffer(12)]],
+    device const T* U [[buffer(2)]],
+    device const T* couplings [[buffer(3)]],
+    device T* numbers [[buffer(4)]],
+    device int* integers [[buffer(5)]],
+    device T* values [[buffer(6)]],
+    device T* right [[buffer(7)]],
+    device T* left [[buffer(8)]],
+    device T* new_V [[buffer(9)]],
+    device T* new_U [[buffer(10)]],
+    constant uint& size [[buffer(11)]],
+    constant uint& leaves [[buffer(12)]],
+    constant uint& nodes [[buffer(13)]],
+    constant uint& columns [[buffer(14)]],
+    constant uint& last [[buffer(15)]],
     uint index [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
     uint threads [[threads_per_threadgroup]]) {
@@ -185,7 +225,7 @@ template <typename T, int TEAM, int SINGULAR>
   const uint lane = tid % uint(TEAM);
   const Node<T> node = node_at(numbers, integers, size, index);
   const Halves<T> of = {halves, V, couplings, leaves, nodes};
-  const Results<T> to = {values, right, left, index, columns, descending};
+  const Results<T> to = {values, right, left, index, columns, last};
   deflate<T, SINGULAR>(node, of, index, tid, threads, partial_max, partial);
   threadgroup_barrier(mem_flags::mem_device);
   for (uint first = 0; first < size; first += teams) {
@@ -198,5 +238,13 @@ template <typename T, int TEAM, int SINGULAR>
   threadgroup_barrier(mem_flags::mem_device);
   for (uint first = 0; first < size; first += teams) {
     write_vector<T, TEAM, SINGULAR>(node, to, first + team, lane);
+  }
+  threadgroup_barrier(mem_flags::mem_device);
+  const ulong old = ulong(index) * size * (size / 2);
+  const ulong square = ulong(index) * size * size;
+  const ulong start = ulong(index) * columns * columns;
+  multiply(V + old, right + square, new_V + start, size, columns, tid, threads);
+  if (SINGULAR != 0) {
+    multiply(U + old, left + square, new_U + start, size, columns, tid, threads);
   }
 }

@@ -1,6 +1,7 @@
 #include "scalar.h"
 #include "householder.h"
 #include "hessenberg.h"
+#include "shifts.h"
 #include "schur.h"
 #include "eigenvectors.h"
 

@@ -219,14 +219,15 @@ inline void correct_weight(Node<T> node, uint slot, uint lane) {
 }
 
 // Where the new eigenvalues of node `index` go, `columns` of them in ascending order, and their
-// vectors in terms of those of the halves. `descending`: the first `columns` in that order.
+// vectors in terms of those of the halves. `last`: of whole matrices; singular values descend
+// there.
 template <typename T> struct Results {
   device T* values;
   device T* right;
   device T* left;
   uint index;
   uint columns;
-  uint descending;
+  uint last;
 };
 
 template <typename T, int TEAM, int SINGULAR>
@@ -254,7 +255,7 @@ inline void write_vector(Node<T> node, Results<T> to, uint slot, uint lane) {
   if (SINGULAR != 0) left_squares = fma(unit, unit, team_sum<TEAM>(left_squares));
   if (slot < size) {
     uint column = uint(node.integer(RANKS)[slot]);
-    if (to.descending != 0 && column < to.columns) column = to.columns - 1 - column;
+    if (SINGULAR != 0 && to.last != 0 && column < to.columns) column = to.columns - 1 - column;
     if (lane == 0 && column < to.columns) {
       to.values[ulong(to.index) * to.columns + column] = node.number(SLOTS)[slot];
     }

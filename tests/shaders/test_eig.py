@@ -57,7 +57,7 @@ def assert_conjugate(L: Tensor, V: Tensor) -> None:
 @pytest.mark.parametrize(
     ("dtype", "n"),
     [
-        *((dtype, n) for dtype in SINGLES for n in (1, 2, 3, 4, 8, 10, 16, 17, 31, 32, 33)),
+        *((dtype, n) for dtype in SINGLES for n in (1, 2, 3, 4, 8, 10, 16, 17, 32, 33)),
         *((dtype, 7) for dtype in DOUBLES),
     ],
     ids=name,
@@ -66,7 +66,7 @@ def test_families(dtype: torch.dtype, n: int, device: str) -> None:
     A = nonsymmetric(n, dtype)
     if n > 17:
         # Dense ones, and one of each other kind.
-        A = A[[2, 6, 9, 11, 14, 15, 20]]
+        A = A[[2, 9, 11, 14, 15, 20]]
     judge(A, device)
 
 
