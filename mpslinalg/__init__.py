@@ -13,6 +13,8 @@ from mpslinalg._eig import eig as eig
 from mpslinalg._eig import eigvals as eigvals
 from mpslinalg._eigh import eigh as eigh
 from mpslinalg._eigh import eigvalsh as eigvalsh
+from mpslinalg._enable import disable as disable
+from mpslinalg._enable import enable as enable
 from mpslinalg._householder import geqrf as geqrf
 from mpslinalg._householder import householder_product as householder_product
 from mpslinalg._householder import ormqr as ormqr
