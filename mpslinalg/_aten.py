@@ -4,6 +4,7 @@ It returns what the operation returns, with the strides of torch's meta function
 for arguments that only torch takes. Autograd lies above: the functions see no derivative.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -122,12 +123,22 @@ def _solve_triangular(
     return solve(A, B.mT, upper, unitriangular, 1, not row_major).mT
 
 
-def _factored(A: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """LU, pivots and info as torch's derivatives take them, and whether they are of A^T.
+@functools.cache
+def _takes_transpose(name: str) -> bool:
+    """Whether torch's derivatives expect the factors of A^T where A is real and row-major.
 
-    They are where A is real and row-major, which torch's formulas find out in the same way.
+    That differs from version to version and is written nowhere: torch's own kernel is asked.
     """
-    transposed = A.is_contiguous() and not A.is_complex()
+    A = torch.tensor([[2.0, 0.0], [1.0, 1.0]], device="cpu")
+    operation = getattr(torch.ops.aten, name)
+    with _route.use("torch"):
+        LU = operation(A, A)[1] if name == "_linalg_solve_ex" else operation(A)[-2]
+    return bool(LU[0, 1] != 0)
+
+
+def _factored(name: str, A: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """LU, pivots and info as torch's derivatives take them, and whether they are of A^T."""
+    transposed = A.is_contiguous() and not A.is_complex() and _takes_transpose(name)
     return (*_lu_plan.lu_factor_op(A.mT if transposed else A, True), transposed)
 
 
@@ -136,7 +147,7 @@ def _solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = F
     vector = _solve.is_vector(A, B)
     if not _solve.accepts(A, B, left):
         return NotImplemented
-    LU, pivots, info, transposed = _factored(A)
+    LU, pivots, info, transposed = _factored("_linalg_solve_ex", A)
     _raise_if(check_errors, info, "torch.linalg.solve_ex", A)
     X = _solve_sided(LU, pivots, B.unsqueeze(-1) if vector else B, left, transposed)
     return _solve.as_vectors(X) if vector else X, LU, pivots, info
@@ -151,13 +162,13 @@ def _inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
 
 @_does("_linalg_det", "det")
 def _det(A: Tensor) -> Any:
-    LU, pivots, _, _ = _factored(A)
+    LU, pivots, _, _ = _factored("_linalg_det", A)
     return _lu_plan.lu_det_op(LU, pivots)[0], LU, pivots
 
 
 @_does("_linalg_slogdet", "slogdet")
 def _slogdet(A: Tensor) -> Any:
-    LU, pivots, _, _ = _factored(A)
+    LU, pivots, _, _ = _factored("_linalg_slogdet", A)
     _, sign, logabsdet = _lu_plan.lu_det_op(LU, pivots)
     return sign, logabsdet, LU, pivots
 
