@@ -245,6 +245,9 @@ def _svd(
         return NotImplemented
     if compute_uv:
         U, S, Vh, info = _svd_plan.svd_op(A, full_matrices)
+        if A.is_cuda:
+            # cuSOLVER leaves V column-major, and the meta function promises it.
+            Vh = Vh.contiguous()
     else:
         U, Vh = A.new_empty(0), A.new_empty(0)
         S, info = _svd_plan.svdvals_op(A)
