@@ -236,6 +236,11 @@ def _ormqr(A: Tensor, tau: Tensor, C: Tensor, left: bool = True, transpose: bool
     return _qr_plan.ormqr_op(A, tau, C, left, transpose)
 
 
+def _as_cusolver_leaves_it(V: Tensor) -> Tensor:
+    """Row-major on CUDA, where the meta functions promise that of two results."""
+    return V.contiguous() if V.is_cuda else V
+
+
 @_does("_linalg_svd", "svd", _check.matrix)
 def _svd(
     A: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
@@ -245,9 +250,7 @@ def _svd(
         return NotImplemented
     if compute_uv:
         U, S, Vh, info = _svd_plan.svd_op(A, full_matrices)
-        if A.is_cuda:
-            # cuSOLVER leaves V column-major, and the meta function promises it.
-            Vh = Vh.contiguous()
+        Vh = _as_cusolver_leaves_it(Vh)
     else:
         U, Vh = A.new_empty(0), A.new_empty(0)
         S, info = _svd_plan.svdvals_op(A)
@@ -272,7 +275,7 @@ def _takes_eig(A: Tensor) -> bool:
 def _eig_of(A: Tensor) -> Any:
     L, V, info = _eig_plan.eig_op(A, True)
     _eig.check_info(info, "linalg.eig", A)
-    return L, V
+    return L, _as_cusolver_leaves_it(V)
 
 
 # torch composes linalg_eigvals of one or the other operation, except for out=.
@@ -288,7 +291,8 @@ def _eigvals(A: Tensor) -> Any:
 def _lstsq_of(
     A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> Any:
-    if _lstsq.operation("lstsq", {"A": A, "driver": driver}) is None or not _lstsq.accepts(A, B):
+    known = _lstsq.operation("lstsq", {"A": A, "driver": driver})
+    if known is None or (A.is_cuda and known != "lstsq") or not _lstsq.accepts(A, B):
         return NotImplemented
     # It is composed of operations, which in forward mode would see the tangents.
     with forward_ad._set_fwd_grad_enabled(False), _route.use("kernels"):

@@ -148,7 +148,9 @@ def _torchs(overload: Any, key: str) -> Callable[..., Any]:
     except RuntimeError:
 
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            return _check.refuse(overload, *args, **kwargs)
+            outs = {k: v for k, v in kwargs.items() if isinstance(v, Tensor)}
+            outs = {k: torch.empty(0, dtype=v.dtype) for k, v in outs.items()}
+            return _check.refuse(overload, *args, **{**kwargs, **outs})
 
     return call
 

@@ -23,6 +23,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 # The operations that calls of these functions become.
 FUNCTIONS = {
     "linalg_lu_factor_ex": ("linalg.lu_factor", "linalg.lu_factor_ex"),
@@ -51,6 +52,9 @@ FUNCTIONS = {
     "linalg_eigvals": ("linalg.eigvals",),
     "linalg_lstsq": ("linalg.lstsq",),
 }
+# torch declares no types for them.
+make_dual: Any = forward_ad.make_dual
+unpack_dual: Any = forward_ad.unpack_dual
 OPS = {op.name: op for op in op_db if op.variant_test_name == ""}
 CALLED = [(a, name) for a, names in FUNCTIONS.items() for name in names]
 DOUBLE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -98,9 +102,10 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 def samples(name: str, dtype: torch.dtype) -> list[Any]:
     torch.manual_seed(0)
+    op: Any = OPS[name]
     every = [
         s
-        for s in OPS[name].sample_inputs("cpu", dtype)
+        for s in op.sample_inputs("cpu", dtype)
         if all(x.numel() > 0 for x in (s.input, *s.args) if isinstance(x, Tensor))
     ]
     few = every[:: max(len(every) // SAMPLES, 1)][:SAMPLES]
@@ -225,13 +230,15 @@ def test_results_are_as_the_meta_functions_say(enabled: None) -> None:
         A = random_definite((2, 3, 3), torch.float32)
         A = A.mT if transposed else A
         B, b = A[..., :2], A[..., 0]
-        for name, args in {
+        calls: dict[str, list[tuple[Any, ...]]] = {
             "_linalg_solve_ex": [(A, B), (A, b), (A[0], B), (A, b[0])],
             "_linalg_det": [(A,)],
             "_linalg_slogdet": [(A,)],
             "_linalg_svd": [(A, True, True), (A, False, False), (B,)],
             "_linalg_eigh": [(A, "L", True), (A, "U", False)],
-        }.items():
+            "linalg_eig": [(A,)],
+        }
+        for name, args in calls.items():
             for given in args:
                 function = getattr(torch.ops.aten, name)
                 with FakeTensorMode() as mode:
@@ -310,7 +317,6 @@ DERIVATIVES: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("dtype", DOUBLE.values(), ids=lambda d: str(d)[6:])
 @pytest.mark.parametrize("name", DERIVATIVES)
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_derivatives_are_torchs(name: str, dtype: torch.dtype, launches: dict[str, int]) -> None:
     """Backward and forward, of row-major and of column-major matrices, against torch alone."""
     function = DERIVATIVES[name]
@@ -324,8 +330,8 @@ def test_derivatives_are_torchs(name: str, dtype: torch.dtype, launches: dict[st
             # It has no other derivative in torch.
             return list(backward)
         with forward_ad.dual_level():
-            duals = listed(function(forward_ad.make_dual(A.detach(), weights_of(A))))
-            forward = [forward_ad.unpack_dual(d).tangent for d in duals]
+            duals = listed(function(make_dual(A.detach(), testing.random(A.shape, dtype, 7))))
+            forward = [unpack_dual(dual).tangent for dual in duals]
         return [*backward, *(f for f in forward if f is not None)]
 
     for A in (given, given.mT.contiguous().mT):
@@ -339,5 +345,167 @@ def test_derivatives_are_torchs(name: str, dtype: torch.dtype, launches: dict[st
         torch.testing.assert_close(ours, theirs)
 
 
-def weights_of(A: Tensor) -> Tensor:
-    return testing.random(A.shape, A.dtype, 7)
+def test_transforms_and_second_derivatives(enabled: None, launches: dict[str, int]) -> None:
+    A = random_definite((2, 3, 3), torch.float64).requires_grad_()
+    assert torch.autograd.gradgradcheck(torch.linalg.inv, (A,))
+    assert torch.autograd.gradgradcheck(lambda A: torch.linalg.eigh(A + A.mT)[0], (A,))
+    X = torch.func.vmap(torch.linalg.solve)(A, A.mT)
+    torch.testing.assert_close(X, torch.eye(3, dtype=A.dtype).expand(2, 3, 3))
+    J = torch.func.jacfwd(torch.linalg.inv)(A[0])
+    torch.testing.assert_close(J, torch.func.jacrev(torch.linalg.inv)(A[0]))
+
+
+def compiled(A: Tensor) -> Tensor:
+    Q, R = torch.linalg.qr(A)
+    L, V = torch.linalg.eigh(A)
+    U, S, Vh = torch.linalg.svd(A)
+    X: Tensor = torch.linalg.solve(A, A.mT) * torch.linalg.det(A)[:, None, None]
+    return X + Q @ R + (V * L.unsqueeze(-2)) @ V.mH + (U * S.unsqueeze(-2)) @ Vh
+
+
+def test_compiled_graphs(launches: dict[str, int], device: str) -> None:
+    A = random_hermitian((2, 3, 3), torch.float64, 3).to(device)
+    theirs = torch.func.grad_and_value(lambda A: compiled(A).cos().sum())(A)
+    run = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+    with LA.use("kernels"), LA.enable(device):
+        given = A.clone().requires_grad_()
+        value = run(given).cos().sum()
+        (gradient,) = torch.autograd.grad(value, given)
+    torch.testing.assert_close((gradient, value.detach()), theirs)
+    used = ("linalg_qr", "_linalg_eigh", "_linalg_svd", "_linalg_solve_ex", "_linalg_det")
+    assert all(launches[name] > 0 for name in used)
+
+
+def test_a_graph_of_inductor(launches: dict[str, int], device: str) -> None:
+    A = random_definite((2, 3, 3), torch.float32).to(device)
+    run = torch.compile(lambda A: torch.linalg.solve(A, torch.linalg.qr(A)[1]), fullgraph=True)
+    expected = torch.linalg.solve(A, torch.linalg.qr(A)[1])
+    with LA.use("kernels"), LA.enable(device):
+        torch.testing.assert_close(run(A), expected)
+    assert launches["linalg_qr"] > 0 < launches["_linalg_solve_ex"]
+    before = dict(launches)
+    # The graph holds torch's operation, which has its own kernel again.
+    torch.testing.assert_close(run(A), expected)
+    assert launches == before
+
+
+DUMPS = """
+import torch
+def dumps():
+    names = sorted(n for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::"))
+    return {name: torch._C._dispatch_dump(name) for name in names}
+before = dumps()
+import mpslinalg
+assert dumps() == before
+A = torch.eye(3)
+assert torch.equal(mpslinalg.inv(A), A)
+assert dumps() == before
+with mpslinalg.enable("cpu"), mpslinalg.enable("mps"), mpslinalg.enable("cuda"):
+    changed = dumps()
+    assert 40 < sum(changed[name] != before[name] for name in before) < 60
+assert dumps() == before
+mpslinalg.enable()
+mpslinalg.enable()
+mpslinalg.disable()
+assert dumps() == before
+"""
+
+
+def test_import_changes_nothing_and_disable_restores_all() -> None:
+    """And none of it warns or prints."""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", DUMPS], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def is_ours(launches: dict[str, int]) -> bool:
+    before = launches["linalg_inv_ex"]
+    torch.linalg.inv(torch.eye(3))
+    return launches["linalg_inv_ex"] > before
+
+
+def test_blocks_and_calls(launches: dict[str, int]) -> None:
+    assert not is_ours(launches)
+    LA.enable("cpu")
+    try:
+        assert is_ours(launches)
+        with LA.enable("cpu"):
+            assert is_ours(launches)
+        assert is_ours(launches)
+    finally:
+        LA.disable(torch.device("cpu"))
+    assert not is_ours(launches)
+    LA.disable("cpu")
+    block = LA.enable("cpu")
+    for _ in range(2):
+        with block:
+            with pytest.raises(ZeroDivisionError), LA.enable("cpu"), LA.enable("cpu"):
+                raise ZeroDivisionError
+            assert is_ours(launches)
+        assert not is_ours(launches)
+    with LA.enable("cpu"):
+        LA.disable("cpu")
+        assert not is_ours(launches)
+
+
+def test_modes(launches: dict[str, int]) -> None:
+    with LA.enable("cpu"):
+        with LA.use("torch"):
+            assert not is_ours(launches)
+        with LA.use("kernels"):
+            assert is_ours(launches)
+
+
+def test_on_cuda_the_measurements_decide() -> None:
+    class Matrices:
+        is_cuda = True
+
+        def __init__(self, *shape: int) -> None:
+            self.shape = torch.Size(shape)
+
+        def dim(self) -> int:
+            return len(self.shape)
+
+    assert _enable._wanted("inv_ex", Matrices(64, 3, 3))  # type: ignore[arg-type]
+    assert not _enable._wanted("inv_ex", Matrices(3, 3))  # type: ignore[arg-type]
+    assert not _enable._wanted("eig", Matrices(64, 3, 3))  # type: ignore[arg-type]
+    with LA.use("kernels"):
+        assert _enable._wanted("eig", Matrices(3, 3))  # type: ignore[arg-type]
+
+
+def test_what_the_kernels_do_not_take_is_torchs(
+    launches: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A = torch.diag(torch.arange(1.0, 6.0))
+    monkeypatch.setattr(_eig_plan, "MAX_ROWS", 4)
+    with LA.enable("cpu"):
+        L = torch.linalg.eig(A)[0]
+        with pytest.raises(RuntimeError, match="should not contain infs or NaNs"):
+            torch.linalg.eigvals(A[:4, :4] / 0)
+    torch.testing.assert_close(L.real, A.diagonal())
+    assert launches["linalg_eig"] == 0 < launches["_linalg_eigvals"]
+
+
+def test_operations_that_torch_lacks_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> None:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(_enable, "get_kernel", none)
+    operation = torch.ops.aten.linalg_inv_ex
+    refuse = _enable._torchs(operation.default, "MPS")
+    with pytest.raises(RuntimeError, match="must be batches of square matrices"):
+        refuse(None, torch.ones(2, 3))
+    with pytest.raises(RuntimeError, match=r"the kernels take .* but got torch.float32 \[2, 2\]"):
+        refuse(None, torch.eye(2))
+    refuse_out = _enable._torchs(operation.inverse, "MPS")
+    wide, info = torch.empty(3, dtype=torch.float64), torch.empty(0, dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="Expected out tensor to have dtype float"):
+        refuse_out(None, torch.eye(2), inverse=wide, info=info)
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda:0", "", torch.device("meta")])
+def test_unknown_devices(device: Any) -> None:
+    for function in (LA.enable, LA.disable):
+        with pytest.raises(ValueError, match=r"expected 'mps', 'cuda' or 'cpu', got "):
+            function(device)
