@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import testing
+from mpslinalg import _eig_plan, testing
 from mpslinalg._gated_delta_plan import CHUNK_SIZES
 from tests import lapack
 
@@ -123,6 +123,32 @@ def _lstsq(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
         yield "lstsq", testing.lstsq_ratio(A, X, B), testing.lstsq_ratio(A, lapack.gels(A, B), B)
 
 
+def _svd(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
+    """Square, and twice as tall."""
+    for m in (n, 2 * n):
+        A = torch.stack([M.A for M in testing.singular_values(m, n, dtype, seed=n)])
+        ours, theirs = LA.svd(A.to(device)), lapack.svd(A)
+        yield "svd", testing.svd_ratio(A, *ours), testing.svd_ratio(A, *theirs)
+        S = LA.svdvals(A.to(device))
+        yield "svdvals", testing.svdvals_ratio(A, S), testing.svdvals_ratio(A, theirs[1])
+
+
+def _eigh(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
+    A = torch.stack([M.A for M in testing.hermitian(n, dtype, seed=n)])
+    theirs = lapack.eigh(A)
+    yield "eigh", testing.eigh_ratio(A, *LA.eigh(A.to(device))), testing.eigh_ratio(A, *theirs)
+    L = LA.eigvalsh(A.to(device))
+    yield "eigvalsh", testing.eigvalsh_ratio(A, L), testing.eigvalsh_ratio(A, theirs[0])
+
+
+def _eig(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
+    if n > _eig_plan.MAX_ROWS:
+        return
+    A = torch.stack([M.A for M in testing.nonsymmetric(n, dtype, seed=n)])
+    L, V = LA.eig(A.to(device))
+    yield "eig", testing.eig_ratio(A, L, V), testing.eig_ratio(A, *lapack.eig(A))
+
+
 def _gated_delta(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
     if n not in CHUNK_SIZES or dtype.is_complex:
         return
@@ -144,7 +170,18 @@ def worst(
     """Of each routine and dtype, ours and SciPy's; AssertionError where ours misses the bar."""
     found: dict[str, dict[torch.dtype, tuple[float, float]]] = {}
     with LA.use("kernels"):
-        for family in (_lu, _triangular, _cholesky, _ldl, _qr, _lstsq, _gated_delta):
+        for family in (
+            _lu,
+            _triangular,
+            _cholesky,
+            _ldl,
+            _qr,
+            _lstsq,
+            _svd,
+            _eigh,
+            _eig,
+            _gated_delta,
+        ):
             for dtype in DTYPES:
                 for n in sizes:
                     for routine, ours, theirs in family(n, dtype, device):

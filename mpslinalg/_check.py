@@ -132,17 +132,30 @@ def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: 
         return ours(*cast, **kwargs) if out is None else ours(*cast, out=out, **kwargs)
     if isinstance(out, (tuple, list)):
         out = tuple(map(_empty, out))
+    if out is not None:
+        kwargs["out"] = _empty(out)
     if kwargs.get("pivot") is False:
         kwargs["pivot"] = True  # on the CPU torch has no other LU, and would say so first
     # What the values made up here lead to is no fault of the arguments.
     made_up = suppress(torch.linalg.LinAlgError)  # type: ignore[attr-defined]
     with torch.autocast("cpu", enabled=False), made_up:
-        function(*map(_ones, args), out=_empty(out), **kwargs)
+        function(*map(_ones, args), **kwargs)
     given = ", ".join(f"{a.dtype} {list(a.shape)}" for a in args if isinstance(a, Tensor))
     raise RuntimeError(
         f"{function.__name__}: the kernels take matrices of float32, float64, complex64 or "
         f"complex128 whose shapes fit, but got {given}; mpslinalg.use('torch') runs torch instead"
     )
+
+
+def refuse_as(name: str, function: Callable[..., Any], A: Any, **kwargs: Any) -> Any:
+    """`refuse` of a function that torch may lack, in the words of one that takes the same A."""
+    theirs = f"linalg.{function.__name__.removeprefix('linalg_')}"
+    try:
+        return refuse(function, A, **kwargs)
+    except Exception as error:
+        words = str(error).replace(theirs, name)
+        words = words.replace(theirs.replace(".", "_"), name.replace(".", "_"))
+        raise type(error)(words) from None
 
 
 def _low_precision(args: tuple[Any, ...]) -> bool:

@@ -8,10 +8,10 @@ from torch import Tensor
 from mpslinalg._engines import empty, gemm, kernel, scalar, strides
 from mpslinalg._simdgroups import LANES, lanes, whole
 
-# Rows of a matrix that is one leaf, solved by Jacobi's method, a column a lane.
+# Rows of a matrix that is one leaf, which a simdgroup solves, a column a lane.
 ALONE = 32
-# Rows of a leaf of others: its sweeps take a quarter of the time of twice as many rows, more than
-# one more level takes.
+# Rows of a leaf of others: it takes a quarter of the time of one of twice as many rows, which is
+# more than one more level takes.
 LEAF = 16
 # Rows of nodes that one threadgroup merges in one launch, products and all, with so many lanes for
 # a root: beyond, torch's GEMM is faster.
@@ -45,11 +45,9 @@ def tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     dense, couplings = _leaves(d, e, levels, rows, 0)
     values = empty((count, rows), d, row_major=True)
     Z = empty((count, rows, rows), d)
-    width = lanes(rows)
-    kernel("eigh", "eigh_simd", scalar(d.dtype), width)(
+    kernel("eigh_ql", "eigh_ql", scalar(d.dtype), lanes(rows))(
         dense, values, Z, empty((count,), d, torch.int32, row_major=True),
-        rows, count, *strides(dense), True, True,
-        threads=(whole(width * count),), group=(32,),
+        rows, *strides(dense), True, True, threads=(32 * count,), group=(32,),
     )  # fmt: skip
     if levels == 0:
         return values, Z

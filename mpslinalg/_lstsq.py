@@ -1,5 +1,6 @@
-"""Linear least squares by QR."""
+"""Linear least squares by QR and by SVD."""
 
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
@@ -8,12 +9,14 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
 
-from mpslinalg import _check, _lstsq_plan, _op, _qr_pivoted_plan, _qr_plan, _route
+from mpslinalg import _check, _lstsq_plan, _op, _qr_pivoted_plan, _qr_plan, _route, _svd
 from mpslinalg._engines import empty
 from mpslinalg._products import product_op
 from mpslinalg._qr import factor
 from mpslinalg._repeat import public
 from mpslinalg._triangular import solve_operator
+
+BY_SVD = ("gelsd", "gelss")
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
@@ -22,19 +25,22 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         pivoted = _qr_pivoted_plan.regime(name, dtype, batch, m, n, k)
         rows = _qr_plan.regime("qr", dtype, batch, n, min(m, n), k)
         return f"gelsy: {pivoted}, then {rows}, solve_triangular, matmul"
+    if name in BY_SVD:
+        return f"{name}: {_svd.regime('svd', dtype, batch, m, n, k)}, matmul"
     if m >= n:
         return f"gels: {_lstsq_plan.regime(dtype, batch, m, n, k)}"
     panels = _qr_plan.regime("geqrf", dtype, batch, n, m, k)
     return f"gels: {panels}, solve_triangular, {_qr_plan.regime('ormqr', dtype, batch, n, m, k)}"
 
 
-def operation(A: Any, driver: str | None) -> str | None:
+def operation(name: str, given: Mapping[str, Any]) -> str | None:
     """What routes know the driver by; None for those that only torch has."""
-    if driver not in (None, "gels", "gelsy"):
+    A, driver = given["A"], given["driver"]
+    if driver not in (None, "gels", "gelsy", *BY_SVD):
         return None
-    if driver == "gelsy" or (driver is None and not getattr(A, "is_cuda", False)):
-        return "gelsy"
-    return "lstsq"
+    if driver is None:
+        driver = "gels" if getattr(A, "is_cuda", False) else "gelsy"
+    return "lstsq" if driver == "gels" else str(driver)
 
 
 def _solve(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,8 +87,17 @@ def _solve_differentiably(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]
         return X, _squares(B - A @ X), info
 
 
-def _solve_deficient(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor]:
-    """The X of smallest norm, and the rank of A, by a complete orthogonal factorisation.
+@_op.outside_autocast
+def _solve_by_svd(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The X of smallest norm, the rank of A, and its singular values."""
+    U, S, Vh = _svd.svd(A, full_matrices=False)
+    kept = rcond * S[..., :1] < S
+    C = torch.where(kept.unsqueeze(-1), (U.mH @ B) / S.unsqueeze(-1), 0)
+    return Vh.mH @ C, kept.sum(-1), S
+
+
+def _solve_by_qr(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The X of smallest norm, the rank of A, and nothing, by a complete orthogonal factorisation.
 
     A P = Q R and R[:rank]^H = Z T, so X = P Z T^-H (Q^H B)[:rank]. Ranks differ in a batch: rows
     from the rank on are zero, and T has ones there.
@@ -101,7 +116,13 @@ def _solve_deficient(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor
     C = product_op(Q.mH, B).masked_fill(rows, 0)
     X = product_op(Z, solve_operator(T, C, True, False, 2))
     order = P.long().unsqueeze(-1).expand(X.shape)
-    return X.scatter(-2, order, X), (~beyond).sum(-1)
+    return X.scatter(-2, order, X), (~beyond).sum(-1), diagonal.new_empty(0)
+
+
+def _solve_deficient(
+    A: Tensor, B: Tensor, rcond: float, by_svd: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (_solve_by_svd if by_svd else _solve_by_qr)(A, B, rcond)
 
 
 class _MinimumNorm(Function):
@@ -117,41 +138,43 @@ class _MinimumNorm(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor]:
-        return _solve_deficient(A, B, rcond)
+    def forward(A: Tensor, B: Tensor, rcond: float, by_svd: bool) -> tuple[Tensor, Tensor, Tensor]:
+        return _solve_deficient(A, B, rcond, by_svd)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        A, B, ctx.rcond = inputs
-        ctx.mark_non_differentiable(output[1])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        A, B, *ctx.how = inputs
+        ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(A, B, output[0])
         ctx.save_for_forward(A, B, output[0])
 
     @staticmethod
-    def backward(ctx: Any, gX: Tensor, _: Any) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gX: Tensor, *_: Any) -> tuple[Tensor, Tensor, None, None]:
         A, B, X = ctx.saved_tensors
-        gB, N = _halves(_minimum_norm(A.mH, torch.cat((gX, X), -1), ctx.rcond)[0])
-        U, V = _halves(_minimum_norm(A, torch.cat((gB, A @ gX), -1), ctx.rcond)[0])
-        return (B - A @ X) @ U.mH + N @ (gX - V).mH - gB @ X.mH, gB, None
+        gB, N = _halves(_minimum_norm(A.mH, torch.cat((gX, X), -1), *ctx.how)[0])
+        U, V = _halves(_minimum_norm(A, torch.cat((gB, A @ gX), -1), *ctx.how)[0])
+        return (B - A @ X) @ U.mH + N @ (gX - V).mH - gB @ X.mH, gB, None, None
 
     @staticmethod
-    def jvp(ctx: Any, dA: Tensor, dB: Tensor, _: None) -> tuple[Tensor, None]:
+    def jvp(ctx: Any, dA: Tensor, dB: Tensor, *_: Any) -> tuple[Tensor, None, None]:
         A, B, X = ctx.saved_tensors
         D = dA.mH @ (B - A @ X)
-        N, F = _halves(_minimum_norm(A.mH, torch.cat((X, D), -1), ctx.rcond)[0])
+        N, F = _halves(_minimum_norm(A.mH, torch.cat((X, D), -1), *ctx.how)[0])
         G = dA.mH @ N
-        return _minimum_norm(A, dB - dA @ X + F - A @ G, ctx.rcond)[0] + G, None
+        return _minimum_norm(A, dB - dA @ X + F - A @ G, *ctx.how)[0] + G, None, None
 
 
 _differentiable_minimum_norm = _op.applied(_MinimumNorm)
 
 
-def _minimum_norm(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor]:
-    """The X of smallest norm, differentiable, and the rank."""
+def _minimum_norm(
+    A: Tensor, B: Tensor, rcond: float, by_svd: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The X of smallest norm, differentiable, the rank, and by SVD the singular values."""
     if not _op.tracked(A, B):
-        return _solve_deficient(A, B, rcond)
-    X, rank = _differentiable_minimum_norm(A, B, rcond)
-    return X, rank
+        return _solve_deficient(A, B, rcond, by_svd)
+    X, rank, S = _differentiable_minimum_norm(A, B, rcond, by_svd)
+    return X, rank, S
 
 
 def _halves(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,35 +190,40 @@ def _squares(A: Tensor) -> Tensor:
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
     """Solve a least squares problem: X that minimises ||A X - B||, of all X the smallest.
 
-    Same contract as `torch.linalg.lstsq`. Differences: gelsy runs on CUDA too; gelsd and gelss are
-    torch's, where torch has them. X lies in memory without gaps.
+    Same contract as `torch.linalg.lstsq`. Differences: all drivers run on CUDA too. X lies in
+    memory without gaps.
 
     Args:
         A: (*, m, n), float32, float64, complex64 or complex128; of full rank with gels.
         B: (*, m, k), or (*, m) for vectors; batches broadcast.
         rcond: with gelsy rows of R with a diagonal of at most rcond times the first one count as
-            zero; eps max(m, n) by default. Not used by gels.
+            zero, with gelsd and gelss singular values of at most rcond times the largest one; eps
+            max(m, n) by default, and eps instead of what is below 0, with gelsd instead of what is
+            not between 0 and 1. Not used by gels.
         driver: "gels", "gelsy", "gelsd" or "gelss"; by default as in torch gels on CUDA, gelsy
             elsewhere, on an Apple GPU too.
 
     Returns:
         solution, (*, n, k) or (*, n); residuals (*, k), the squared norms of the columns of
-        B - A X, with gels where m > n, else empty; rank, int64 of the batch of A, empty with gels;
-        singular_values, empty. Differentiable in A and B; with gelsy as A^+ B for an A that keeps
-        its rank.
+        B - A X, where m > n with gels, and with gelsd and gelss if A has full rank (in the whole
+        batch, as far as it may be looked at), else empty; rank, int64 of the batch of A, empty with
+        gels; singular_values, empty but with gelsd and gelss, which are the same here. The first
+        two are differentiable in A and B, but with gels as A^+ B for an A that keeps its rank.
 
     Raises:
         torch.linalg.LinAlgError: with gels R has a zero on its diagonal; names the first such
-            matrix. Reads the device once to know; gelsy never waits.
+            matrix. Reads the device once to know; gelsy never waits. With gelsd and gelss as
+            `svd`, and where m > n ranks are read too.
         RuntimeError: shapes that do not fit, mixed dtypes, other dtypes, an unknown driver.
 
     gels: A = Q R, or A^H = Q R where m < n. gelsy: A P = Q R with column pivoting, and R[:rank]^H =
-    Z T. No normal equations. Sizes: see `qr` and `qr_pivoted`.
+    Z T. gelsd, gelss: A = U S V^H. No normal equations. Sizes: see `qr`, `qr_pivoted` and `svd`.
     ||A^H (B - A X)|| <= c max(m, n) eps ||A|| ||B||: LAPACK's test ratio stays below 30.
 
-    Source: Golub, Van Loan, "Matrix Computations", sections 5.3 to 5.6; LAPACK's gels and gelsy.
+    Source: Golub, Van Loan, "Matrix Computations", sections 5.3 to 5.6; LAPACK's gels, gelsy
+    and gelss.
     """
-    runs = operation(A, driver)
+    runs = operation("lstsq", {"A": A, "driver": driver})
     if runs is None or not _route.kernels(runs, A):
         return torch.linalg.lstsq(A, B, rcond, driver=driver)
     _check.same_device("linalg_lstsq", input=A, other=B)
@@ -209,14 +237,13 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     ):
         return _check.refuse(torch.linalg.lstsq, A, B, rcond, driver=driver)
     right = B.unsqueeze(-1) if vector else B
-    X, residuals, rank = (_gels if runs == "lstsq" else _gelsy)(A, right, rcond)
-    none = empty((0,), residuals)
-    results = (X.squeeze(-1) if vector else X, residuals, rank, none)
+    X, *others = _gels(A, right) if runs == "lstsq" else _deficient(A, right, rcond, runs)
+    results = (X.squeeze(-1) if vector else X, *others)
     return torch.return_types.linalg_lstsq(results)  # type: ignore[attr-defined]
 
 
-def _gels(A: Tensor, B: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Solution, residuals and rank as torch returns them."""
+def _gels(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Solution, residuals, no rank and no singular values, as torch returns them."""
     A, B = _op.broadcast((A, 2), (B, 2))
     m, n = A.shape[-2:]
     if min(m, n) == 0:
@@ -226,25 +253,40 @@ def _gels(A: Tensor, B: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, Te
         X, residuals, info = _solve(A, B)
         _check.errors(info, "torch.linalg.lstsq", is_matrix=A.dim() == 2)
     none = empty((0,), residuals)
-    return X, residuals if m > n else none, empty((0,), none, torch.int64)
+    return X, residuals if m > n else none, empty((0,), none, torch.int64), none
 
 
-def _gelsy(A: Tensor, B: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Solution, no residuals, and rank, as torch returns them."""
-    batch = A.shape[:-2]
+def _deficient(
+    A: Tensor, B: Tensor, rcond: float | None, driver: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Solution, residuals, rank and singular values, as torch returns them."""
+    batch, by_svd = A.shape[:-2], driver in BY_SVD
     A, B = _op.broadcast((A, 2), (B, 2))
     m, n = A.shape[-2:]
-    none = A.real.new_empty(0)
     if A.numel() == 0:
-        return A.mH @ B, none, none.new_zeros(batch, dtype=torch.int64)
-    eps = torch.finfo(A.dtype).eps
-    if rcond is None:
-        rcond = eps * max(m, n)
-    X, rank = _minimum_norm(A, B, max(float(rcond), 0.0) if rcond == rcond else float(rcond))
+        X, rank = A.mH @ B, torch.zeros(A.shape[:-2], dtype=torch.int64, device=A.device)
+        S = A.real.new_empty((*A.shape[:-2], min(m, n)) if by_svd else 0)
+    else:
+        X, rank, S = _minimum_norm(A, B, _rcond(A, rcond, driver), by_svd)
+    full = m > n and by_svd and not (_op.visible(rank) and bool((rank < n).any()))
+    with _op.without_autocast(A):
+        residuals = _squares(B - A @ X) if full else A.real.new_empty(0)
     for axis, size in enumerate(batch):
         # A was expanded here.
         rank = rank.narrow(axis, 0, size)
-    return X, none, rank
+        S = S.narrow(axis, 0, size) if by_svd else S
+    return X, residuals, rank, S
+
+
+def _rcond(A: Tensor, rcond: float | None, driver: str) -> float:
+    """The bar of LAPACK's driver; what is no number stays that."""
+    eps = torch.finfo(A.dtype).eps
+    if rcond is None:
+        return eps * max(A.shape[-2:])
+    given = float(rcond)
+    if driver == "gelsy":
+        return 0.0 if given < 0 else given
+    return eps / 2 if given < 0 or (driver == "gelsd" and (given == 0 or given >= 1)) else given
 
 
 def _is_number(rcond: Any) -> bool:

@@ -317,13 +317,19 @@ def ormqr(A: Tensor, tau: Tensor, C: Tensor, left: bool, adjoint: bool) -> Tenso
     count = tau.shape[-1]
     if count == 0:
         return X
-    factor, triangles = _reflectors(A, tau)
     # C Q is the adjoint of Q^H C^H.
     rows, adjoint = (product, adjoint) if left else (product.mT, not adjoint)
+    apply_reflectors(A, tau, rows, adjoint, not left)
+    return X
+
+
+def apply_reflectors(A: Tensor, tau: Tensor, C: Tensor, adjoint: bool, conjugated: bool) -> None:
+    """C := Q C or Q^H C for batches of strided matrices C, or the same for their conjugates."""
+    factor, triangles = _reflectors(A, tau)
+    count = tau.shape[-1]
     blocks = range(0, count, WIDTH)
     for first in blocks if adjoint else reversed(blocks):
-        _apply(factor, triangles, rows[:, first:], first, count, adjoint, not left)
-    return X
+        _apply(factor, triangles, C[:, first:], first, count, adjoint, conjugated)
 
 
 qr_op = _op.define("qr(Tensor A, str mode) -> (Tensor, Tensor)", qr, _qr_fake)

@@ -88,7 +88,7 @@ def repeated(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable
             programs.clear()
         with record(tensors) as recording:
             result = run(*args, **kwargs)
-        programs[key] = recording.program(result, engine.allocate)
+        programs[key] = recording.program(result, engine)
         recording.finish()
         return result
 

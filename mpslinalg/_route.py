@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mpslinalg._check import DTYPES
@@ -27,14 +28,31 @@ CUDA_BATCH = 64
 CUDA_TALL = 65536
 CUDA_TALL_COLUMNS = 8
 CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
-CUDA_NOT_MEASURED = frozenset(
-    ("geqrf", "householder_product", "ormqr", "eigh", "eigvalsh", "svd", "svdvals")
-)
+# So does the SVD of a single matrix from so many rows and columns on: there by 1.8 to 6.5.
+CUDA_SINGLE = 256
+CUDA_SINGLE_WINS = frozenset(("svd", "svdvals"))
+CUDA_NOT_MEASURED = frozenset(("eig", "eigvals", "matrix_norm", "svd_lowrank"))
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
+# What is a decomposition and a few products is as fast as its decomposition.
+BUILT_ON = {
+    "pinv": "svd",
+    "pinv hermitian": "eigh",
+    "matrix_rank": "svdvals",
+    "matrix_rank hermitian": "eigvalsh",
+    "matrix_norm spectral": "svdvals",
+    "cond": "svdvals",
+    "cond inverse": "inv_ex",
+    "polar": "svd",
+    "matrix_sqrth": "eigh",
+    "gelsd": "svd",
+    "gelss": "svd",
+}
+# Functions of torch 2.15.
+_YOUNG = frozenset(n for n in ("polar", "matrix_sqrth") if not hasattr(torch.linalg, n))
 # Torch has nothing like these: on the CPU, and on CUDA, where its lstsq knows gels alone.
-CPU_LACKS = frozenset(("qr_pivoted",))
-CUDA_LACKS = frozenset(("qr_pivoted", "gelsy"))
+CPU_LACKS = frozenset(("qr_pivoted", *_YOUNG))
+CUDA_LACKS = frozenset(("qr_pivoted", "gelsy", "gelsd", "gelss", *_YOUNG))
 
 
 class _Mode(threading.local):
@@ -121,6 +139,17 @@ def _many_tiny(A: Tensor) -> bool:
     return A.shape[:-2].numel() >= INV_CPU_BATCH and compiler_found()
 
 
+def torchs(name: str) -> Callable[..., Any]:
+    """The function of torch.linalg, which an older torch may lack."""
+    function: Callable[..., Any] | None = getattr(torch.linalg, name, None)
+    if function is None:
+        raise RuntimeError(
+            f"mpslinalg.{name}: torch {torch.__version__} has no torch.linalg.{name}; "
+            "mpslinalg.use('auto') and use('kernels') have it"
+        )
+    return function
+
+
 def kernels_if_built(name: str, A: Tensor, lacking: Callable[[Tensor], str | None]) -> bool:
     """`kernels` of a function that lacks sizes; raises where nothing else may run and one lacks."""
     if not kernels(name, A):
@@ -135,10 +164,12 @@ def kernels_win(name: str, device: str, batch: int, m: int, n: int) -> bool:
     """Whether kernels are what `auto` runs for a batch of m x n matrices."""
     if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS | CUDA_LACKS):
         return True
+    name = BUILT_ON.get(name, name)
     if device != "cuda" or name in CUDA_NOT_MEASURED:
         return False
     tall = name in CUDA_TALL_WINS and m >= CUDA_TALL and n <= CUDA_TALL_COLUMNS
-    return batch >= CUDA_BATCH or tall
+    large = name in CUDA_SINGLE_WINS and min(m, n) >= CUDA_SINGLE
+    return batch >= CUDA_BATCH or tall or large
 
 
 def which(name: str, *args: Any, **kwargs: Any) -> str:
@@ -169,13 +200,17 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     if not isinstance(A, Tensor) or A.dim() < 2 or A.dtype not in dtypes:
         return f"{name}: raises torch's error: no matrix of {', '.join(sorted(map(str, dtypes)))}"
     device = A.device.type
-    operation, driver = function.__name__, given.arguments.get("driver")
-    # A module whose functions take a driver says what routes know it by.
+    operation = function.__name__
+    # A module whose functions do one of several things says what routes know it by.
     operation_of = getattr(module, "operation", None)
     if operation_of is not None:
-        operation = operation_of(A, driver)
+        operation = operation_of(operation, given.arguments)
     if operation is None:
+        driver = given.arguments["driver"]
         return f"{name}: torch.linalg on {device}: the kernels have no driver {driver!r}"
+    built_on = BUILT_ON.get(operation)
+    if built_on is not None:
+        module = sys.modules[getattr(sys.modules["mpslinalg"], built_on).__module__]
     # A module whose kernels do not take every size says which.
     lacking = getattr(module, "lacking", None)
     words = None if lacking is None or mode.name == "torch" else lacking(A)
@@ -190,6 +225,10 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
             return f"{name}: torch.linalg on {device}: use('torch')"
         reason = "measured faster here" if device in ENGINES else "no engine for this device"
         return f"{name}: torch.linalg on {device}: {reason}"
+    if built_on is not None and not kernels(built_on, A):
+        return (
+            f"{name}: torch.linalg.{built_on} on {device}, and products: torch has no {operation}"
+        )
     *batch, m, n = A.shape
     columns = -1 if given.arguments.get("left", True) else -2
     k = 1 if B is None or B.dim() < A.dim() else B.shape[columns]

@@ -5,26 +5,37 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpslinalg import _op, _qr_plan
+from mpslinalg import _bidiagonal_plan, _op, _qr_plan
 from mpslinalg._engines import empty, flattened, gemm, kernel, scalar, strides
 from mpslinalg._simdgroups import lanes, whole
 
-# The shorter side of what one simdgroup takes, a column a lane; a longer one is reduced by QR.
+# The shorter side of what one simdgroup takes, a column a lane; a longer side is reduced by QR.
 WIDTH = _qr_plan.WIDTH
+# The shorter side of what is taken by blocks of columns, at most 16 rows of a column a lane. Larger
+# matrices become bidiagonal, and a few of them earlier: rounds of rotations follow one another,
+# some 15 us each where there is little to do at once.
+MAX_WIDTH = 256
+FEW = 8
+FEW_WIDTH = 192
+# Sweeps until a matrix counts as one that does not converge, as jacobi.h has it.
+SWEEPS = 30
 
 
-def built(m: int, n: int) -> bool:
-    """Whether there are kernels for matrices of this size."""
-    return min(m, n) <= WIDTH
+def by_jacobi(batch: int, k: int) -> bool:
+    """Whether rotations of columns are what runs for this shorter side."""
+    return k <= (FEW_WIDTH if batch < FEW else MAX_WIDTH)
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
-    if max(m, n) <= WIDTH:
-        return "svd_simd"
     long, short = max(m, n), min(m, n)
+    if not by_jacobi(batch, short):
+        return _bidiagonal_plan.regime(name, dtype, long, short)
+    kernels = "svd_simd" if short <= WIDTH else "svd_within, svd_between"
+    if long <= WIDTH or long == short:
+        return kernels
     first = _qr_plan.regime("qr", dtype, batch, long, short, k)
-    return f"{first}, svd_simd of R" if name == "svdvals" else f"{first}, svd_simd of R, matmul"
+    return f"{first}, {kernels} of R" + ("" if name == "svdvals" else ", matmul")
 
 
 def svd(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -40,16 +51,29 @@ def svd(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     matrices, left, right = flattened(A), flattened(U), flattened(Vh)
     # A^T = X S Y^H, which needs no conjugate of A, makes A = conj(Y) S X^T.
     tall, X, Y = (matrices, left, right.mT) if m >= n else (matrices.mT, right.mT, left)
+    size = tall.shape[0]
+    if not by_jacobi(size, k):
+        _bidiagonal_plan.svd(tall, X, S.view(size, k), Y, info.view(size))
+        return U, S, Vh, info
     if max(m, n) <= WIDTH:
         _simd(tall, X, S, Y, info, X.shape[-1])
         return U, S, Vh, info
+    if m == n:
+        _blocks(tall, X, S, Y, info)
+        return U, S, Vh, info
     Q, R = _qr_plan.qr(tall, "complete" if full else "reduced")
-    inner = empty((tall.shape[0], k, k), A)
-    _simd(R[:, :k], inner, S, Y, info, k)
-    first = X[..., :k]
+    inner, R = empty((size, k, k), A), R[:, :k]
+    if k <= WIDTH:
+        _simd(R, inner, S, Y, info, k)
+    else:
+        _blocks(R, inner, S, Y, info)
+    first, rest = X[..., :k], X[..., k:]
     gemm(first, first, Q[..., :k], inner, 0, 1)
     if full:
-        X[..., k:].copy_(Q[..., k:])
+        kernel("svd_blocks", "svd_copy", scalar(A.dtype))(
+            Q[..., k:], rest, *strides(Q), *strides(rest),
+            threads=(*rest.shape[1:], rest.shape[0]), group=(32, 8, 1),
+        )  # fmt: skip
     return U, S, Vh, info
 
 
@@ -76,6 +100,57 @@ def _simd(A: Tensor, X: Tensor, S: Tensor, Y: Tensor, info: Tensor, columns: int
     )  # fmt: skip
 
 
+def _blocks(A: Tensor, X: Tensor | None, S: Tensor, Y: Tensor | None, info: Tensor) -> None:
+    """A = X S Y^H, Y conjugated, for square matrices of up to MAX_WIDTH rows; no X: S alone."""
+    batch, n, _ = A.shape
+    vectors = X is not None
+    T = scalar(A.dtype)
+    rows = 16 if A.dtype.itemsize == 4 else 8
+    team = (64 if n <= 64 else 128 if n <= 128 else MAX_WIDTH) // rows
+    width = _block_width(A.dtype.itemsize, rows * team)
+    blocks = -(-n // width)
+    blocks += blocks % 2
+    U = empty(A.shape, A)
+    V = empty(A.shape, A) if vectors else empty((1,), A)
+    exponents, order, marks = (
+        empty(shape, A, torch.int32, row_major=True)
+        for shape in ((batch, n + 1), (batch, n), (2, batch, blocks))
+    )
+    kernel("svd_blocks", "svd_begin", T)(
+        A, U, V, exponents, info, n, *strides(A), vectors, threads=(256 * batch,), group=(256,)
+    )
+    within, between = (kernel("svd_blocks", f"svd_{of}", T, team) for of in ("within", "between"))
+    threads = width * team
+    for sweep in range(SWEEPS):
+        values = (U, V, exponents, marks, info, n, batch, sweep, vectors)
+        group = (threads // 2, 1)
+        within(*values, threads=(group[0] * blocks, batch), group=group)
+        for meeting in range(blocks - 1):
+            between(*values, meeting, threads=(threads * blocks // 2, batch), group=(threads, 1))
+    kernel("svd_blocks", "svd_finish", T)(
+        U, S, exponents, marks, order, info, n, batch, SWEEPS - 1, blocks, vectors,
+        threads=(256 * batch,), group=(256,),
+    )  # fmt: skip
+    if X is None or Y is None:
+        return
+    # Roundings of thousands of turns add up: one step of Newton and Schulz, V (3 - V^H V) / 2,
+    # takes their first order away.
+    gram, twice = empty(A.shape, A), empty(A.shape, A)
+    gemm(gram, gram, V.mH, V, 0, 1)
+    gemm(twice, V, V, gram, 3, -1)
+    kernel("svd_blocks", "svd_order", T)(
+        U, twice, order, info, X, Y, n, *X.stride()[1:], *Y.stride()[1:],
+        threads=(n, n, batch), group=(32, 8, 1),
+    )  # fmt: skip
+
+
+def _block_width(itemsize: int, height: int) -> int:
+    """Columns of a block, as svd_blocks.metal has it."""
+    if itemsize * height > 2048:
+        return 4
+    return 8 if itemsize * height > 1024 or itemsize > 8 else 16
+
+
 def svdvals(A: Tensor) -> tuple[Tensor, Tensor]:
     """S and info."""
     S, info = _svdvals_fake(A)
@@ -83,13 +158,19 @@ def svdvals(A: Tensor) -> tuple[Tensor, Tensor]:
         info.zero_()
         return S, info
     tall = flattened(A)
-    m, n = tall.shape[-2:]
-    if m < n:
+    if tall.shape[-2] < tall.shape[-1]:
         tall = tall.mT
-    if max(m, n) > WIDTH:
+    size, m, n = tall.shape
+    if not by_jacobi(size, n):
+        _bidiagonal_plan.svdvals(tall, S.view(size, n), info.view(size))
+        return S, info
+    if m > max(n, WIDTH):
         _, tall = _qr_plan.qr(tall, "r")
-    X, Y = (empty((1, 1, 1), A) for _ in range(2))
-    _simd(tall, X, S, Y, info, 0)
+    if n > WIDTH:
+        _blocks(tall, None, S, None, info)
+    else:
+        X, Y = (empty((1, 1, 1), A) for _ in range(2))
+        _simd(tall, X, S, Y, info, 0)
     return S, info
 
 

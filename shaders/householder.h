@@ -12,9 +12,12 @@ template <typename T> inline real_t<T> real_part(T a) {
   }
 }
 
+// NaN where either part is: max takes the other one.
 template <typename T> inline real_t<T> largest_part(T a) {
   if constexpr (scalar_traits<T>::complex) {
-    return max(fabs(a.x), fabs(a.y));
+    const real_t<T> x = fabs(a.x);
+    const real_t<T> y = fabs(a.y);
+    return x <= y ? y : (x > y ? x : x + y);
   } else {
     return fabs(a);
   }

@@ -1,46 +1,7 @@
 #include "scalar.h"
 #include "householder.h"
+#include "jacobi.h"
 #include "reduce.h"
-
-// Sweeps over all pairs of columns until a matrix counts as one that does not converge.
-constexpr constant uint SWEEPS = 30;
-
-// How far below the largest entry a column may shrink: beyond, its singular value is no number.
-template <typename R> inline int least_exponent() { return sizeof(R) == 4 ? -126 : -1022; }
-
-// A column of zeros comes after all others.
-constexpr constant int OF_ZERO = -4000;
-
-template <typename T> inline bool is_finite(T a) {
-  const T nothing = a - a;
-  return is_zero(nothing);
-}
-
-template <typename T> inline real_t<T> square_of(T a) { return real_part(mul(conj(a), a)); }
-
-template <typename T> inline T times(T a, real_t<T> b) {
-  if constexpr (scalar_traits<T>::complex) {
-    return T(a.x * b, a.y * b);
-  } else {
-    return a * b;
-  }
-}
-
-// Over each run of `width` lanes, in all of them.
-template <int width, typename N> inline N team_max(N x) {
-#pragma unroll
-  for (int distance = width / 2; distance > 0; distance /= 2) {
-    x = max(x, simd_shuffle_xor(x, ushort(distance)));
-  }
-  return x;
-}
-template <int width, typename N> inline N team_sum(N x) {
-#pragma unroll
-  for (int distance = width / 2; distance > 0; distance /= 2) {
-    x = x + simd_shuffle_xor(x, ushort(distance));
-  }
-  return x;
-}
 
 // Takes the power of two out that brings the largest entry near 1; returns the sum of squares.
 template <typename T, int N> inline real_t<T> rescale(thread T (&a)[N], thread int& exponent) {
@@ -56,12 +17,6 @@ template <typename T, int N> inline real_t<T> rescale(thread T (&a)[N], thread i
     sum += square_of(a[i]);
   }
   return sum;
-}
-
-// Whether a norm a 2^i is at least b 2^j.
-template <typename R> inline bool leads(R a, int i, R b, int j) {
-  const int exponent = max(i, j);
-  return ldexp(a, i - exponent) >= ldexp(b, j - exponent);
 }
 
 // Columns from `rank` on of the matrix in `tile`, W + 1 entries a column, become orthonormal to
@@ -101,10 +56,10 @@ inline void complete(threadgroup T* tile, uint rank, uint m, uint columns, uint 
   }
 }
 
-// A = X S Y^H of matrices with at most W rows and no more columns, 32 / W of them a simdgroup, a
-// column of A and of Y a lane, by one-sided Jacobi. X has `columns` columns; with 0 only S is
-// found. Y is written conjugated. info: -4 for a matrix that is not finite, as LAPACK's gesdd; 1
-// for one that does not converge.
+// A = X S Y^H of matrices with at most W rows and no more columns, 32 / W of them a simdgroup, by
+// one-sided Jacobi. A lane has a column of A in registers, and one of Y in threadgroup memory. X
+// has `columns` columns; with 0 only S is found. Y is written conjugated. info: -4 for a matrix
+// that is not finite, as LAPACK's gesdd; 1 for one that does not converge.
 template <typename T, int W>
 kernel void svd_simd(
     device const T* A [[buffer(0)]],
@@ -136,8 +91,8 @@ kernel void svd_simd(
   const bool active = matrix < batch;
   threadgroup T* tile = tiles + lane / uint(W) * (W * STRIDE);
 
+  threadgroup T* v = tile + column * STRIDE;
   T a[W];
-  T v[W];
   device const T* from =
       A + long(active ? matrix : 0u) * batch_stride + long(column) * long(column_stride);
   uint infinite = 0;
@@ -228,7 +183,8 @@ kernel void svd_simd(
         const T other_turned = zero<T>() - (leading ? q_turned : p_turned);
 #pragma unroll
         for (int i = 0; i < W; ++i) {
-          v[i] = mul_sub(mul(v[i], own_turned), simd_shuffle(v[i], partner), other_turned);
+          const T entry = v[i];
+          v[i] = mul_sub(mul(entry, own_turned), simd_shuffle(entry, partner), other_turned);
         }
       }
       if (moves) exponent = takes_p ? p_exponent : q_exponent;
@@ -263,6 +219,12 @@ kernel void svd_simd(
   }
   if (active && column == 0) info[matrix] = finite ? (done ? 0 : 1) : -4;
   if (columns > 0) {
+    // While U takes the threadgroup memory, each lane's column of V waits where V will be written.
+    device T* waiting =
+        Y + ulong(active ? matrix : 0u) * n * n + ulong(column < n ? column : 0u) * y_column;
+    const uint rows_waiting = active && column < n ? n : 0u;
+    for (uint i = 0; i < rows_waiting; ++i) waiting[ulong(i) * y_row] = v[i];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
     const bool full = norm > Real(0);
     const Real inverse = full ? Real(1) / norm : Real(0);
 #pragma unroll
@@ -278,20 +240,25 @@ kernel void svd_simd(
       }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      a[i] = uint(i) < rows_waiting ? waiting[ulong(i) * y_row] : zero<T>();
+      v[i] = a[i];
+    }
+    simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     // Roundings of hundreds of turns add up: one step of Newton and Schulz, V (3 - V^H V) / 2,
     // takes their first order away.
-#pragma unroll
-    for (int i = 0; i < W; ++i) a[i] = v[i];
 #pragma unroll(1)
     for (uint k = 0; k < n; ++k) {
-      const ushort source = ushort(lane - column + k);
+      threadgroup const T* other = tile + k * STRIDE;
       T minus = k == column ? one<T>() : zero<T>();
-#pragma unroll
-      for (int i = 0; i < W; ++i) minus = mul_sub(minus, conj(simd_shuffle(v[i], source)), v[i]);
+#pragma unroll(8)
+      for (int i = 0; i < W; ++i) minus = mul_sub(minus, conj(other[i]), v[i]);
       const T share = scale(zero<T>() - minus, -1);
 #pragma unroll
-      for (int i = 0; i < W; ++i) a[i] = mul_sub(a[i], simd_shuffle(v[i], source), share);
+      for (int i = 0; i < W; ++i) a[i] = mul_sub(a[i], other[i], share);
     }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
     for (int i = 0; i < W; ++i) tile[position * STRIDE + uint(i)] = a[i];
     simdgroup_barrier(mem_flags::mem_threadgroup);

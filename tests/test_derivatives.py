@@ -1,5 +1,6 @@
 """Derivatives of the LU family through the kernels, in float64 and complex128."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,10 +77,18 @@ def ldl_solve(hermitian: bool) -> Callable[..., Any]:
     return function
 
 
-def gelsy_deficient(L: Tensor, R: Tensor, B: Tensor) -> Tensor:
+def lstsq(driver: str) -> Callable[..., Any]:
+    return lambda A, B: LA.lstsq(A, B, driver=driver).solution
+
+
+def deficient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Of a matrix of rank 2, whatever L and R are."""
-    solution: Tensor = LA.lstsq(L @ R, B, 1e-8, driver="gelsy").solution
-    return solution
+    return lambda L, R, *B: function(L @ R, *B)
+
+
+def norms(A: Tensor) -> tuple[Tensor, ...]:
+    orders: tuple[Any, ...] = ("fro", "nuc", -math.inf)
+    return tuple(LA.matrix_norm(A, ord, (-1, -2)) for ord in orders)
 
 
 def svd_projections(A: Tensor) -> tuple[Tensor, ...]:
@@ -101,7 +110,17 @@ def eigh(UPLO: str) -> Callable[..., Any]:
     return function
 
 
+def eig(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary parts of eigenvalues and of projectors on eigenvectors."""
+    L, V = LA.eig(A)
+    projectors = V[..., :, None, :] * V[..., None, :, :].conj()
+    return torch.view_as_real(L), torch.view_as_real(projectors)
+
+
 CASES = [
+    Case("eig", eig, ((3, 3),)),
+    Case("eig_batch", eig, ((2, 3, 3),)),
+    Case("eigvals", lambda A: torch.view_as_real(LA.eigvals(A)), ((2, 3, 3),)),
     Case("eigh", eigh("L"), ((3, 3),)),
     Case("eigh_upper", eigh("U"), ((2, 3, 3),)),
     Case("eigvalsh", lambda A: LA.eigvalsh(definite(A)), ((2, 3, 3),)),
@@ -137,9 +156,20 @@ CASES = [
     Case("ormqr", lambda A, t, C: LA.ormqr(A, t, C, False, True), ((3, 3), (3,), (2, 3))),
     Case("lstsq", lambda A, B: LA.lstsq(A, B, driver="gels")[:2], ((2, 4, 3), (2, 4, 2))),
     Case("lstsq_wide", lambda A, B: LA.lstsq(A, B, driver="gels").solution, ((2, 4), (2,))),
-    Case("gelsy", lambda A, B: LA.lstsq(A, B, driver="gelsy").solution, ((2, 4, 3), (2, 4, 2))),
-    Case("gelsy_wide", lambda A, B: LA.lstsq(A, B, driver="gelsy").solution, ((2, 4), (2,))),
-    Case("gelsy_deficient", gelsy_deficient, ((4, 2), (2, 3), (4, 2))),
+    Case("gelsy", lstsq("gelsy"), ((2, 4, 3), (2, 4, 2))),
+    Case("gelsy_wide", lstsq("gelsy"), ((2, 4), (2,))),
+    Case("gelsy_deficient", deficient(lstsq("gelsy")), ((4, 2), (2, 3), (4, 2))),
+    Case("gelsd", lambda A, B: LA.lstsq(A, B, driver="gelsd")[:2], ((2, 4, 3), (2, 4, 2))),
+    Case("gelss_deficient", deficient(lstsq("gelss")), ((4, 2), (2, 3), (4, 2))),
+    Case("pinv", LA.pinv, ((2, 4, 3),)),
+    Case("pinv_deficient", deficient(LA.pinv), ((3, 2), (2, 4))),
+    Case("pinv_hermitian", lambda A: LA.pinv(definite(A), hermitian=True), ((3, 3),)),
+    Case("matrix_norm", norms, ((2, 2, 3),)),
+    Case("cond", lambda A: (LA.cond(A), LA.cond(A, "nuc")), ((2, 2, 2),)),
+    Case("cond_of_inverse", lambda A: LA.cond(A, "fro"), ((3, 3),)),
+    Case("polar", LA.polar, ((3, 3),)),
+    Case("polar_tall", LA.polar, ((2, 4, 3),)),
+    Case("matrix_sqrth", lambda A: LA.matrix_sqrth(definite(A)), ((2, 3, 3),)),
     Case("qr", LA.qr, ((3, 3),)),
     Case("qr_tall", LA.qr, ((2, 4, 3),)),
     Case("qr_wide", lambda A: LA.qr(A, mode="complete"), ((2, 4),)),
@@ -166,12 +196,21 @@ COMPILED = [
         "cholesky_upper",
         "cholesky_solve_upper",
         "cholesky_inverse",
+        "eig",
+        "eig_batch",
+        "eigvals",
         "eigh",
         "eigh_upper",
         "eigvalsh",
         "householder_product",
         "lstsq",
         "gelsy",
+        "gelsd",
+        "pinv",
+        "matrix_norm",
+        "cond",
+        "polar_tall",
+        "matrix_sqrth",
         "ormqr",
         "qr_pivoted",
         "qr_tall",
@@ -302,6 +341,8 @@ TRANSFORMS: list[tuple[str, str, Callable[..., Any]]] = [
     *((name, "grad", torch.func.grad) for name in ("det", "inv", "lu_factor", "lu_solve", "solve")),
     ("slogdet", "vmap_jacrev", lambda f: torch.vmap(torch.func.jacrev(f))),
     ("cholesky", "grad", torch.func.grad),
+    ("eig", "grad", torch.func.grad),
+    ("eigvals", "jacfwd", torch.func.jacfwd),
     ("eigh", "grad", torch.func.grad),
     ("eigvalsh", "jacfwd", torch.func.jacfwd),
     ("cholesky_solve", "jacfwd", torch.func.jacfwd),
@@ -378,6 +419,7 @@ def op_arguments(device: str) -> dict[str, list[tuple[Any, ...]]]:
         "lu_solve": [(LU, P, B, 0), (LU.to(torch.complex64), P, B.to(torch.complex64), 2)],
         "lu_det": [(LU, P)],
         "lu_unpack": [(LU, P, True, True), (LU, P, False, True), (LU, P, True, False)],
+        "eig": [(A, True), (wide[:, :3].mH, False)],
         "eigh": [(definite, True, True), (definite[0].to(torch.complex64).mH, False, False)],
         "ldl_factor": [(A, False), (A.to(torch.complex64).mH, True)],
         "ldl_solve": [(A, P, B, False), (A.to(torch.complex64), -P, B.to(torch.complex64), True)],

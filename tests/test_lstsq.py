@@ -18,7 +18,7 @@ from tests.inputs import DOUBLES, SINGLES, name, on
 pytestmark = pytest.mark.usefixtures("kernels")
 
 SIZES = ((1, 1), (4, 4), (5, 3), (3, 5), (50, 30), (35, 40))
-each_driver = pytest.mark.parametrize("driver", ["gels", "gelsy"])
+each_driver = pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd", "gelss"])
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 
 
@@ -99,16 +99,18 @@ def orthonormal(A: Tensor) -> Tensor:
     return torch.from_numpy(np.linalg.qr(A.numpy())[0])
 
 
-def scipys_gelsy(A: Tensor, B: Tensor, rcond: float) -> tuple[NDArray[Any], list[int]]:
-    """LAPACK's solutions and ranks; torch passes it an order of columns that nobody set."""
+def scipys(
+    A: Tensor, B: Tensor, rcond: float, driver: str = "gelsy"
+) -> tuple[NDArray[Any], list[int]]:
+    """LAPACK's solutions and ranks; torch passes gelsy an order of columns that nobody set."""
     results = [
-        scipy.linalg.lstsq(a, b, cond=rcond, lapack_driver="gelsy")
+        scipy.linalg.lstsq(a, b, cond=rcond, lapack_driver=driver)
         for a, b in zip(A.numpy(), B.numpy(), strict=True)
     ]
     return np.stack([X for X, *_ in results]), [int(rank) for _, _, rank, _ in results]
 
 
-def gelsy_ratio(A: Tensor, ranks: list[int], X: Any, B: Tensor) -> NDArray[Any]:
+def deficient_ratio(A: Tensor, ranks: list[int], X: Any, B: Tensor) -> NDArray[Any]:
     """Of each matrix the largest of xQRT17, ||A^H (B - A X)|| / (||A|| ||B|| max(m, n, k) eps), and
     xQRT14, how far X is from the rows of A, / (||X|| max(m, n) eps).
     """
@@ -146,15 +148,64 @@ def test_gelsy(dtype: torch.dtype, size: tuple[int, int], columns: int, device: 
     assert result.rank.dtype == torch.int64
     assert result.residuals.shape == result.singular_values.shape == (0,)
     rcond = torch.finfo(dtype).eps * max(m, n)
-    ours = gelsy_ratio(A, ranks, X, B)
-    X_scipy, scipys_ranks = scipys_gelsy(A, B, rcond)
+    ours = deficient_ratio(A, ranks, X, B)
+    X_scipy, scipys_ranks = scipys(A, B, rcond)
     assert scipys_ranks == ranks
-    theirs = gelsy_ratio(A, ranks, X_scipy, B)
+    theirs = deficient_ratio(A, ranks, X_scipy, B)
     compare(ours.max(), theirs.max())
     for i in (1, 5):
         alone = LA.lstsq(on(device, A[i]), on(device, B[i]), driver="gelsy")
         assert torch.equal(alone.rank, result.rank[i])
         torch.testing.assert_close(alone.solution, X[i], rtol=1e-4, atol=1e-5 * X[i].abs().max())
+
+
+@pytest.mark.parametrize("driver", ["gelsd", "gelss"])
+@pytest.mark.parametrize("size", [(4, 4), (30, 20), (3, 5), (40, 8), (8, 40)], ids=name)
+@each_dtype
+def test_by_singular_values(
+    dtype: torch.dtype, size: tuple[int, int], driver: str, device: str
+) -> None:
+    m, n = size
+    A, ranks = families(m, n, dtype)
+    B = testing.random((6, m, 3), dtype, seed=1)
+    B[::2] = A[::2] @ testing.random((n, 3), dtype, seed=2)
+    result = LA.lstsq(on(device, A), on(device, B), driver=driver)
+    assert result.rank.tolist() == ranks
+    assert result.rank.dtype == torch.int64
+    rcond = torch.finfo(dtype).eps * max(m, n)
+    X_scipy, scipys_ranks = scipys(A, B, rcond, driver)
+    assert scipys_ranks == ranks
+    ours, theirs = (deficient_ratio(A, ranks, X, B) for X in (result.solution, X_scipy))
+    compare(ours.max(), theirs.max())
+    values = np.linalg.svd(double(A), compute_uv=False)
+    # Those that are zero are noise of the largest.
+    error = np.abs(double(result.singular_values) - values)
+    assert (error <= 20 * torch.finfo(dtype).eps * values[:, :1]).all()
+    # Not all have full rank.
+    assert result.residuals.shape == ((6, 3) if ranks[3] == n < m else (0,))
+    full = LA.lstsq(on(device, A[:1]), on(device, B[1:2]), driver=driver)
+    assert full.residuals.shape == ((1, 3) if m > n else (0,))
+    if m > n:
+        exact = np.linalg.lstsq(double(A[0]), double(B[1]), rcond=None)[1]
+        np.testing.assert_allclose(double(full.residuals[0]), exact, rtol=1e-4)
+
+
+@pytest.mark.parametrize("driver", ["gelsd", "gelss"])
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_columns_of_any_scale(scale: float, driver: str, device: str) -> None:
+    A = testing.random((9, 4), torch.float32)
+    B = testing.random((9, 2), torch.float32, seed=1)
+    expected = np.linalg.lstsq(double(A), double(B), rcond=None)[0] / scale
+    got = LA.lstsq(on(device, A * scale), on(device, B), driver=driver)
+    np.testing.assert_allclose(double(got.solution), expected, rtol=1e-4, atol=1e-5 / scale)
+    assert got.rank == 4
+    # One column in other units than the rest, all of which count with rcond = 0 by gelss.
+    A[:, 1] *= scale
+    expected[:] *= scale
+    expected[1] /= scale
+    got = LA.lstsq(on(device, A), on(device, B), 0.0, driver="gelss")
+    assert got.rank == 4
+    np.testing.assert_allclose(double(got.solution), expected, rtol=1e-3)
 
 
 @each_dtype
@@ -166,18 +217,21 @@ def test_gels_of_the_families(dtype: torch.dtype, device: str) -> None:
         compare(ratio(A, X, B).max(), ratio(A, lapack.gels(A, B), B).max())
 
 
-@pytest.mark.parametrize("rcond", [None, 0.0, 1e-3, 0.5, 2])
+@pytest.mark.parametrize("driver", ["gelsy", "gelsd", "gelss"])
+@pytest.mark.parametrize("rcond", [None, -1.0, 0.0, 1e-3, 0.5, 1.0, 2])
 @pytest.mark.parametrize("dtype", SINGLES, ids=name)
-def test_rank_by_rcond_is_lapacks(dtype: torch.dtype, rcond: float | None, device: str) -> None:
+def test_rank_by_rcond_is_lapacks(
+    dtype: torch.dtype, rcond: float | None, driver: str, device: str
+) -> None:
     values = torch.tensor([1.0, 0.3, 0.05, 1e-4, 1e-6])
     U = orthonormal(testing.random((8, 5), torch.complex128 if dtype.is_complex else torch.float64))
     V = orthonormal(testing.random((5, 5), U.dtype, seed=1))
     A = torch.stack((U * values @ V.mH, U * values.flip(0) @ V.mH)).to(dtype)
     B = testing.random((2, 8, 1), dtype)
-    got = LA.lstsq(on(device, A), on(device, B), rcond, driver="gelsy")
+    got = LA.lstsq(on(device, A), on(device, B), rcond, driver=driver)
     if rcond is None:
         rcond = torch.finfo(dtype).eps * 8
-    X, ranks = scipys_gelsy(A, B, rcond)
+    X, ranks = scipys(A, B, rcond, driver)
     assert got.rank.tolist() == ranks
     # Beyond a condition of 1e6 single precision has no digits to compare.
     if max(ranks) < 5:
@@ -197,11 +251,13 @@ def test_what_is_not_finite_or_zero(device: str) -> None:
     assert bad.solution[[2, 4]].isnan().all()
 
 
-def test_gelsy_within_autocast(device: str) -> None:
+@pytest.mark.parametrize("driver", ["gelsy", "gelsd"])
+def test_small_ranks_within_autocast(driver: str, device: str) -> None:
     A, B = (on(device, testing.random((20, k), torch.float32)) for k in (8, 2))
-    expected = LA.lstsq(A, B, driver="gelsy").solution
+    expected = LA.lstsq(A, B, driver=driver)
     with torch.autocast(device, dtype=torch.bfloat16):
-        assert torch.equal(LA.lstsq(A, B, driver="gelsy").solution, expected)
+        for ours, same in zip(LA.lstsq(A, B, driver=driver), expected, strict=True):
+            assert torch.equal(ours, same)
 
 
 def test_the_default_is_torchs(device: str) -> None:
@@ -211,6 +267,8 @@ def test_the_default_is_torchs(device: str) -> None:
     for given, expected in (
         ("gels", "gels: qr_simd, solve_triangular"),
         ("gelsy", "gelsy: qr_pivoted_simd, then qr_simd, solve_triangular"),
+        ("gelsd", "gelsd: svd_simd, matmul"),
+        ("gelss", "gelss: svd_simd, matmul"),
         (None, "gels: " if device == "cuda" else "gelsy: "),
     ):
         assert expected in LA.which("lstsq", on(device, A), B, driver=given)
@@ -240,7 +298,9 @@ def test_vectors_and_broadcasts(
 
 
 @each_driver
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 3), (0, 3, 2), (0, 0)], ids=name)
+@pytest.mark.parametrize(
+    "shape", [(0, 3), (3, 0), (2, 0, 3), (0, 3, 2), (2, 3, 0), (0, 0)], ids=name
+)
 def test_empty(shape: tuple[int, ...], driver: str, device: str) -> None:
     A, B = torch.empty(shape), torch.ones(*shape[:-1], 2)
     got = LA.lstsq(on(device, A), on(device, B), driver=driver)
@@ -285,19 +345,9 @@ def test_bad_input(A: Tensor, B: Any, options: dict[str, Any], device: str) -> N
         return caught.type, str(caught.value)
 
     given = on(device, A), on(device, B) if B is not None else None
-    assert error(LA.lstsq, *given) == error(torch.linalg.lstsq, A, B)
-
-
-@pytest.mark.parametrize("driver", ["gelsd", "gelss"])
-def test_other_drivers_are_torchs(driver: str) -> None:
-    words = f"lstsq: torch.linalg on cpu: the kernels have no driver '{driver}'"
-    assert LA.which("lstsq", torch.ones(3, 3), torch.ones(3), driver=driver) == words
-    A, B = testing.random((5, 3), torch.float32), testing.random((5, 2), torch.float32)
-    for ours, theirs in zip(
-        LA.lstsq(A, B, driver=driver), torch.linalg.lstsq(A, B, driver=driver), strict=True
-    ):
-        # LAPACK sums in an order that depends on where the memory begins.
-        torch.testing.assert_close(ours, theirs)
+    # Of a driver that nobody knows torch says other things on a GPU.
+    theirs = given if options.get("driver") == "qr" else (A, B)
+    assert error(LA.lstsq, *given) == error(torch.linalg.lstsq, *theirs)
 
 
 @pytest.mark.parametrize("shape", [(4, 2), (2, 4), (40, 35)], ids=name)

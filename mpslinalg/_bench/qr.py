@@ -1,4 +1,4 @@
-"""qr, square and tall, and householder_product."""
+"""qr, square and tall, and geqrf, householder_product and ormqr."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +52,37 @@ def _product_ratio(inputs: Tensors, result: Tensors) -> float:
     return float(testing.qr_ratio(A, result[0], reflectors.triu()).max())
 
 
+def _geqrf(library: Any, A: Tensor) -> Any:
+    return (LA if library is LA else torch).geqrf(A)
+
+
+def _geqrf_ratio(inputs: Tensors, result: Tensors) -> float:
+    A, (factor, tau) = inputs[0], result
+    Q = torch.linalg.householder_product(factor.cpu(), tau.cpu())
+    return float(testing.qr_ratio(A, Q, factor.triu()).max())
+
+
+def _sides(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
+    _, factor, tau = _reflectors(batch, n, dtype, device)
+    return factor, tau, randn((batch, n, n), dtype, device, seed=1)
+
+
+def _ormqr(library: Any, factor: Tensor, tau: Tensor, B: Tensor) -> Any:
+    return (LA if library is LA else torch).ormqr(factor, tau, B)
+
+
+def _ormqr_ratio(inputs: Tensors, result: Tensors) -> float:
+    """||Q B - C|| / (n ||B|| eps), Q formed in double precision (LAPACK's xQRT03)."""
+    wide = torch.complex128 if inputs[0].is_complex() else torch.float64
+    factor, tau, B = (tensor.cpu().to(wide) for tensor in inputs)
+    product = torch.linalg.householder_product(factor, tau) @ B
+    error = torch.linalg.matrix_norm(result[0].cpu() - product, 1)
+    allowed = B.shape[-1] * torch.finfo(inputs[0].dtype).eps / 2 * torch.linalg.matrix_norm(B, 1)
+    return float((error / allowed).max())
+
+
+_GEQRF = Operation("geqrf", _rows(None), _geqrf, _geqrf_ratio)
+_ORMQR = Operation("ormqr", _sides, _ormqr, _ormqr_ratio)
 _HOUSEHOLDER_PRODUCT = Operation(
     "householder_product", _reflectors, _householder_product, _product_ratio
 )
@@ -72,7 +103,10 @@ FAMILY = Family(
         (_TALL[1024], 256, 64),
         (_TALL[4000], 1, 36),
         (_TALL[65536], 1, 8),
-        (_HOUSEHOLDER_PRODUCT, 4096, 32),
-        (_HOUSEHOLDER_PRODUCT, 512, 128),
+        *(
+            (operation, *shape)
+            for operation in (_GEQRF, _HOUSEHOLDER_PRODUCT, _ORMQR)
+            for shape in ((4096, 32), (512, 128))
+        ),
     ),
 )

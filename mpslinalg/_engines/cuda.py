@@ -18,6 +18,8 @@ from torch._C._dynamo import guards
 
 from . import cache, source
 from .engine import Argument, Engine, Launch, Launcher
+from .graph import Graphs
+from .program import Program
 from .source import Buffer, Index, ShaderError, Signature
 
 # Threads that search info for an error: enough to read as fast as memory allows.
@@ -167,8 +169,8 @@ class _Slots:
         self.values = (ctypes.c_uint64 * count)()
         start = ctypes.addressof(self.values)
         self._pointers = (ctypes.c_void_p * count)(*(start + 8 * i for i in range(count)))
-        self._config = _LaunchConfig()
-        self._addresses = ctypes.addressof(self._config), ctypes.addressof(self._pointers)
+        self.config = _LaunchConfig()
+        self._addresses = ctypes.addressof(self.config), ctypes.addressof(self._pointers)
         # Held from the first slot to the launch: Python changes threads between any two steps.
         self.lock = threading.Lock()
 
@@ -178,16 +180,22 @@ class _Slots:
         for position, value in enumerate(values, self._buffers):
             self.values[position] = self._bits[position](value)
         nx, ny, nz = (*threads, 1, 1)[:3]
-        config = self._config
+        config = self.config
         config.bx, config.by, config.bz = (*group, 1, 1)[:3]
         gx, gy, gz = -(-nx // config.bx), -(-ny // config.by), -(-nz // config.bz)
         self.values[len(self._bits) :] = [nx, ny, nz, gx, gy]
         config.gx, config.gy, config.gz = gx * gy * gz, 1, 1
 
-    def launch(self, function: int, device: int) -> int:
-        """Queue the kernel in torch's current stream; returns the driver's error code."""
-        # The raw handle; the public object costs 2 us to make.
-        self._config.stream = torch._C._cuda_getCurrentRawStream(device)
+    def queued(self, function: int) -> Callable[[], int]:
+        """What queues the kernel in the stream of `config` and returns the driver's error code."""
+        config, pointers = map(ctypes.c_void_p, self._addresses)
+        return functools.partial(
+            _launch_function(), config, ctypes.c_void_p(function), pointers, None
+        )
+
+    def launch(self, function: int, stream: int) -> int:
+        """Queue the kernel in a stream; returns the driver's error code."""
+        self.config.stream = stream
         config, pointers = self._addresses
         return _launch_function()(config, function, pointers, None)
 
@@ -263,17 +271,17 @@ class _CudaLauncher(Launcher):
             if sizes != self._sizes:
                 slots.set_sizes(*sizes)  # type: ignore[arg-type]
                 self._sizes = sizes
-            self._launch(slots, function, device)
+            self._launch(slots, function, device, _stream(device))
 
-    def _launch(self, slots: _Slots, function: int, device: int) -> None:
+    def _launch(self, slots: _Slots, function: int, device: int, stream: int) -> None:
         if device == torch._C._cuda_getDevice():
-            code = slots.launch(function, device)
+            code = slots.launch(function, stream)
             if code == NO_CONTEXT:
                 _core().Device(device).set_current()
-                code = slots.launch(function, device)
+                code = slots.launch(function, stream)
         else:
             with torch.cuda.device(device):
-                code = slots.launch(function, device)
+                code = slots.launch(function, stream)
         if code != 0:
             raise RuntimeError(
                 f"mpslinalg: {self._what}: cuLaunchKernelEx failed with CUDA error {code}"
@@ -293,16 +301,29 @@ class _CudaLauncher(Launcher):
         slots = _Slots(self._bits, self._buffers)
         slots.set_sizes(values, threads, group)
         places = [(position, i, offset) for position, (i, offset) in enumerate(parts)]
+        pointers, lock = slots.values, slots.lock
+        # Spelt out: a plan for one large matrix has thousands of these, 5 us each with the driver.
+        current_device, config, queued = (
+            torch._C._cuda_getDevice,
+            slots.config,
+            slots.queued(function),
+        )
 
-        pointers = slots.values
-
-        def launch(tensors: Sequence[torch.Tensor]) -> None:
-            with slots.lock:
+        def launch(tensors: Sequence[torch.Tensor], starts: Sequence[int], queue: int) -> None:
+            with lock:
                 for position, i, offset in places:
-                    pointers[position] = tensors[i].data_ptr() + offset
-                self._launch(slots, function, index)
+                    pointers[position] = starts[i] + offset
+                config.stream = queue
+                if current_device() != index or queued() != 0:
+                    self._launch(slots, function, index, queue)
 
         return launch
+
+
+def _stream(device: int) -> int:
+    """The raw handle of torch's current stream; the public object costs 2 us to make."""
+    handle: int = torch._C._cuda_getCurrentRawStream(device)
+    return handle
 
 
 class _Flag(threading.local):
@@ -324,6 +345,9 @@ class CudaEngine(Engine):
     name = "cuda"
     side_by_side = True
 
+    def __init__(self) -> None:
+        self._graphs = Graphs()
+
     @functools.cached_property
     def _info_any(self) -> _CudaLauncher:
         return self.compile("info", "info_any", ("int",))
@@ -339,6 +363,16 @@ class CudaEngine(Engine):
             return result
         return super().allocate(shape, strides, dtype, device)
 
+    def queue(self, device: torch.device) -> int:
+        return _stream(device.index)
+
+    def run_long(
+        self, program: Program, tensors: list[torch.Tensor], device: torch.device
+    ) -> list[torch.Tensor]:
+        """Run a program of many launches, as a graph from its second repetition on."""
+        found = self._graphs.run(program, tensors, device)
+        return super().run_long(program, tensors, device) if found is None else found
+
     def any_nonzero(self, info: torch.Tensor) -> bool:
         """Whether any entry is nonzero; waits for the stream.
 
@@ -352,7 +386,7 @@ class CudaEngine(Engine):
         threads = min(-(-count // 4), INFO_THREADS)
         self._info_any((info, flag.tensor, count), (threads,), (256,))
         device = info.device.index
-        code = _synchronize_function()(torch._C._cuda_getCurrentRawStream(device))
+        code = _synchronize_function()(_stream(device))
         if code != 0:
             raise RuntimeError(f"mpslinalg: cuStreamSynchronize failed with CUDA error {code}")
         return bool(flag.value[0])

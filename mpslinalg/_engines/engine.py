@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from .program import Program
+
 Argument = Tensor | int | float
-# Asks for the tensors of a launch and queues it.
-Launch = Callable[[Sequence[Tensor]], None]
+# Queues a launch again, given a program's tensors, where each begins, and the device's queue.
+Launch = Callable[[Sequence[Tensor], Sequence[int], int], None]
 
 
 class Launcher(ABC):
@@ -35,7 +39,7 @@ class Launcher(ABC):
         `parts` names for each buffer the tensor and the bytes in it before the buffer begins.
         """
 
-        def launch(tensors: Sequence[Tensor]) -> None:
+        def launch(tensors: Sequence[Tensor], starts: Sequence[int], queue: int) -> None:
             self([*(_from(tensors[i], offset) for i, offset in parts), *values], threads, group)
 
         return launch
@@ -66,6 +70,17 @@ class Engine(ABC):
     ) -> Tensor:
         """Uninitialised memory."""
         return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+    def queue(self, device: torch.device) -> int:
+        """The handle of what launches are queued in now, for an engine whose launches need it."""
+        return 0
+
+    def run_long(
+        self, program: Program, tensors: list[Tensor], device: torch.device
+    ) -> list[Tensor]:
+        """Run a program of many launches; returns its tensors."""
+        program.launch(tensors, device)
+        return tensors
 
     def any_nonzero(self, info: Tensor) -> bool:
         """Whether any entry is nonzero; waits for the device."""

@@ -1,0 +1,5 @@
+from . import common
+
+
+class HermitianEigenproblem(common.suite("eigh")):
+    pass

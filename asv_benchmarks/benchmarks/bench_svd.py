@@ -1,0 +1,5 @@
+from . import common
+
+
+class SingularValues(common.suite("svd")):
+    pass

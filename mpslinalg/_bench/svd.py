@@ -1,0 +1,60 @@
+"""svd and svdvals, square and tall."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpslinalg import testing
+from mpslinalg._bench.cases import (
+    BATCHED,
+    Case,
+    Family,
+    Operation,
+    Tensors,
+    randn,
+)
+
+
+def _rows(m: int | None) -> Callable[[int, int, torch.dtype, torch.device], Tensors]:
+    """Matrices of m rows, square ones for None; n counts columns."""
+
+    def inputs(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
+        return (randn((batch, n if m is None else m, n), dtype, device),)
+
+    return inputs
+
+
+def _svd(library: Any, A: Tensor) -> Any:
+    return library.svd(A, full_matrices=False)
+
+
+def _ratio(inputs: Tensors, result: Tensors) -> float:
+    return float(testing.svd_ratio(inputs[0], *result).max())
+
+
+def _svdvals(library: Any, A: Tensor) -> Any:
+    return library.svdvals(A)
+
+
+def _values_ratio(inputs: Tensors, result: Tensors) -> float:
+    return float(testing.svdvals_ratio(inputs[0], *result).max())
+
+
+_SVD = Operation("svd", _rows(None), _svd, _ratio)
+_SVDVALS = Operation("svdvals", _rows(None), _svdvals, _values_ratio)
+_TALL = {m: Operation(f"svd {m} rows", _rows(m), _svd, _ratio) for m in (64, 128)}
+
+FAMILY = Family(
+    operations=(_SVD, _SVDVALS),
+    batched=BATCHED,
+    single=(256, 1024, 2048),
+    quick=((1024, 4), (64, 8), (16, 16), (8, 32)),
+    stream=Case(_SVD, batch=2**18, n=4, dtype=torch.float32),
+    overhead=(Case(_SVD, 1, 8, torch.float32), 5.0),
+    # On a CPU both sides are torch.
+    gain=(Case(_SVD, 1024, 8, torch.float32), 0.8),
+    extra=((_TALL[64], 4096, 16), (_TALL[128], 256, 64)),
+    note="n counts columns; full_matrices=False.",
+)
