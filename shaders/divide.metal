@@ -1,5 +1,4 @@
 #include "scalar.h"
-#include "householder.h"
 #include "secular.h"
 #include "deflation.h"
 
