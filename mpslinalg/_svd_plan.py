@@ -30,9 +30,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     """What runs for these sizes, in a few words for `which`."""
     long, short = max(m, n), min(m, n)
     if not by_jacobi(batch, short):
-        first = "qr, " if _bidiagonal_plan.tall(long, short) else ""
-        last = "tridiagonal_values" if name == "svdvals" else "divide, qr_apply"
-        return f"{first}bidiagonal_columns, bidiagonal_rows, {last}"
+        return _bidiagonal_plan.regime(name, dtype, long, short)
     kernels = "svd_simd" if short <= WIDTH else "svd_within, svd_between"
     if long <= WIDTH or long == short:
         return kernels

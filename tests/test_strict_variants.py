@@ -198,11 +198,10 @@ def run_eig(dtype: torch.dtype) -> None:
 
 
 def run_divide() -> None:
-    """Teams of either width."""
-    for n in (2 * _divide_plan.LEAF, _divide_plan.WIDE):
-        d, e = torch.zeros(1, n), torch.zeros(1, n - 1)
-        _divide_plan.tridiagonal(d, e)
-        _divide_plan.bidiagonal(d, e)
+    """A leaf alone, nodes that merge in one launch and others."""
+    for n in (3, 8, 16, 32, 33, _divide_plan.SMALL + 1):
+        _divide_plan.tridiagonal(torch.zeros(1, n), torch.zeros(1, n - 1))
+        _divide_plan.bidiagonal(torch.zeros(1, n), torch.zeros(1, n - 1))
 
 
 def run_gated_delta() -> None:
@@ -235,8 +234,8 @@ def all_launches() -> dict[str, set[Launch]]:
             for plans in (run_qr, run_bidiagonal, run_eigh, run_eig):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
-        for plans in (run_divide, run_gated_delta):
-            for launch in recorded(plans, side_by_side=True):
+        for single in (run_divide, run_gated_delta):
+            for launch in recorded(single, side_by_side=True):
                 found.setdefault(launch.shader, set()).add(launch)
     return found
 

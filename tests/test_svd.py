@@ -150,8 +150,8 @@ def test_drivers(driver: str | None, device: str) -> None:
         ((1, 192, 192), "svd_within, svd_between", "svd_within, svd_between"),
         ((40, 35), "svd_within, svd_between of R, matmul", "svd_within, svd_between of R"),
         ((8, 256, 256), "svd_within, svd_between", "svd_within, svd_between"),
-        ((1, 193, 193), "bidiagonal_rows, divide, qr_apply", "tridiagonal_values"),
-        ((8, 900, 257), "bidiagonal_rows, divide, qr_apply", "tridiagonal_values"),
+        ((1, 193, 193), "bidiagonal_group, divide, qr_apply", "tridiagonal_values"),
+        ((8, 900, 257), "bidiagonal_group, divide, qr_apply", "tridiagonal_values"),
     ],
     ids=name,
 )
