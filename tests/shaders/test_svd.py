@@ -207,3 +207,15 @@ def test_wilkinson_and_hilbert(dtype: torch.dtype, device: str) -> None:
     wilkinson = wilkinson + torch.diag(torch.ones(n - 1), -1)
     hilbert = 1 / (index[:, None] + index + 1)
     judge(torch.stack((wilkinson, hilbert)).to(dtype), device)
+
+
+@each_dtype
+def test_pairs_inside_of_blocks_and_nearly_dependent_columns(
+    dtype: torch.dtype, device: str
+) -> None:
+    """Marks that only one block leaves; a column that loses most of its length."""
+    B = torch.eye(16) + testing.random((16, 16), dtype) / 32
+    of_blocks = torch.block_diag(B, B / 16, B / 256)
+    dependent = testing.random((48, 48), dtype)
+    dependent[:, -1] = dependent[:, 0] + 2**-14 * dependent[:, -1]
+    judge(torch.stack((of_blocks, dependent)), device)
