@@ -116,6 +116,26 @@ def test_phases_are_lapacks(dtype: torch.dtype, n: int, device: str) -> None:
 
 @kernels
 @each_single
+@pytest.mark.parametrize("n", [3, 6])
+def test_many_small_integers(dtype: torch.dtype, n: int, device: str) -> None:
+    """Sparse, skew and defective matrices, and triangles with rounding errors below."""
+    rng = np.random.default_rng(n)
+    size = (500, n, n)
+    X = rng.integers(-3, 4, size)
+    sparse = rng.integers(-1, 2, size) * (rng.random(size) < 0.25)
+    triangles = np.triu(rng.standard_normal(size)) + 1e-7 * rng.standard_normal(size)
+    made = (rng.integers(0, 2, size), sparse, X - X.swapaxes(1, 2), np.triu(X, 1), triangles)
+    A = torch.from_numpy(np.concatenate(made)).to(dtype)
+    if dtype.is_complex:
+        A[500:1000] *= torch.from_numpy(1j ** rng.integers(0, 4, size)).to(dtype)
+    ratios = testing.eig_ratio(A, *LA.eig(on(device, A)))
+    assert ratios[:2000].max() < EIG_THRESHOLD
+    # LAPACK's, too, are above where balancing scales a triangle.
+    assert np.sort(ratios[2000:])[-10] < EIG_THRESHOLD
+
+
+@kernels
+@each_single
 def test_roots_of_polynomials(dtype: torch.dtype, device: str) -> None:
     """Companion matrices: the polynomials of the computed roots are near the given ones."""
     n = 10
