@@ -10,14 +10,11 @@ template <typename T> inline constexpr int rows() { return sizeof(T) > 4 ? 8 : 1
 constexpr constant int SMALL = 4;
 constexpr constant int LIMIT = 16;
 
-// Rows that one threadgroup orders and completes, a row a thread.
-constexpr constant uint MAX_ROWS = 256;
+// Threads of the group that orders and completes the columns.
+constexpr constant uint FINISHING = 256;
 
-// Columns of a block, such that they take 16 KiB at most and the rotations of two blocks 8.
-template <typename T, int TEAM> inline constexpr int block_width() {
-  constexpr int bytes = int(sizeof(T)) * rows<T>() * TEAM;
-  return bytes > 2048 ? 4 : (bytes > 1024 || sizeof(T) > 8 ? 8 : 16);
-}
+// Columns of a block, such that the rotations of two blocks take 8 KiB at most.
+template <typename T> inline constexpr int block_width() { return sizeof(T) > 8 ? 8 : 16; }
 
 // Blocks of all columns, and one more where their number is odd: each meets another in a round.
 inline uint blocks_of(uint n, uint width) {
@@ -410,7 +407,7 @@ template <typename T, int TEAM>
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
-  constexpr int WIDTH = block_width<T, TEAM>();
+  constexpr int WIDTH = block_width<T>();
   constexpr uint HALF = WIDTH / 2;
   constexpr uint PITCH = pitch<TEAM, rows<T>()>();
   constexpr int TURNED = turned_rows<TEAM, WIDTH>();
@@ -524,7 +521,7 @@ template <typename T, int TEAM>
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
-  constexpr int WIDTH = block_width<T, TEAM>();
+  constexpr int WIDTH = block_width<T>();
   constexpr uint PITCH = pitch<TEAM, rows<T>()>();
   constexpr int TURNED = turned_rows<TEAM, 2 * WIDTH>();
   constexpr uint STRIDE = pitch<TEAM, TURNED>();
@@ -639,10 +636,10 @@ kernel void svd_finish(
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
   typedef real_t<T> Real;
-  THREADGROUP_ARRAY(Real, norms, MAX_ROWS);
-  THREADGROUP_ARRAY(T, w, MAX_ROWS);
-  THREADGROUP_ARRAY(T, shares, MAX_ROWS);
-  THREADGROUP_ARRAY(uint, sources, MAX_ROWS);
+  THREADGROUP_ARRAY(Real, norms, FINISHING);
+  THREADGROUP_ARRAY(T, w, FINISHING);
+  THREADGROUP_ARRAY(T, shares, FINISHING);
+  THREADGROUP_ARRAY(uint, sources, FINISHING);
   THREADGROUP_ARRAY(Real, parts, 8);
   THREADGROUP_ARRAY(uint, chosen_rows, 8);
   device T* columns = X + ulong(matrix) * n * n;
