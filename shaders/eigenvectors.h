@@ -53,9 +53,25 @@ inline C eigenvalue(P H, uint stride, uint k, uint n) {
   return diagonal;
 }
 
+// d, or `least` for what is less.
+template <typename R> inline R bounded(R d, R least) { return fabs(d) < least ? least : d; }
+
 // s / d, where a d that is less than `least` is replaced by it.
 template <typename C> inline C bounded_quotient(C s, C d, real_t<C> least) {
   return quotient(s, cabs1(d) < least ? from_real<C>(least) : d);
+}
+
+// The real (x, y) of (m I - [a b; c a]) (x, y) = (r, s) with b c < 0, by the larger of m and c: no
+// difference cancels. Pivots that are less than `least` are replaced by it.
+template <typename R>
+inline void solve_pair(R m, R b, R c, R r, R s, R least, thread R& x, thread R& y) {
+  const bool swap = fabs(c) > fabs(m);
+  const R pivot = bounded(swap ? -c : m, least);
+  const R beside = swap ? m : -b;
+  const R factor = (swap ? m : -c) / pivot;
+  const R right = swap ? s : r;
+  y = ((swap ? r : s) - factor * right) / bounded((swap ? -b : m) - factor * beside, least);
+  x = (right - beside * y) / pivot;
 }
 
 template <typename C> inline C times_i(C a, real_t<C> r) { return C(-(r * a.y), r * a.x); }
@@ -88,7 +104,21 @@ inline uint back_substitute(P H, uint stride, uint n, uint k, C value, Q x, uint
     const bool block = i > 0 && is_pair<T>(H, stride, i - 1, n);
     C s = row_product<T, C>(H, stride, i, done, last, x, step);
     R size = R(0);
-    if (block) {
+    if (block && !pair) {
+      // Of a real eigenvalue: in complex numbers what is left of the pair's parts may grow as large
+      // as the vector, in rows of nearly the same eigenvalue.
+      const uint above = i - 1;
+      const C r = row_product<T, C>(H, stride, above, done, last, x, step);
+      R upper;
+      R lower;
+      solve_pair<R>(
+          value.x - real_part(H[i * stride + i]), real_part(H[i * stride + above]),
+          real_part(H[above * stride + i]), r.x, s.x, least, upper, lower);
+      x[above * step] = from_real<C>(upper);
+      x[i * step] = from_real<C>(lower);
+      size = max(fabs(upper), fabs(lower));
+      done = above;
+    } else if (block) {
       const uint above = i - 1;
       const Pair<R> of = pair_at<T>(H, stride, above);
       const C r = row_product<T, C>(H, stride, above, done, last, x, step);
@@ -118,7 +148,7 @@ inline uint back_substitute(P H, uint stride, uint n, uint k, C value, Q x, uint
 }
 
 // v = D Z x of norm 1: of a complex matrix or a conjugate pair with a largest entry that is real
-// and positive; others are real, up to what is left of the pairs that they were solved with.
+// and positive; others are real.
 template <typename T, typename C, typename P, typename Q, typename S>
 inline void transform(
     P Z, uint stride, uint n, Q x, uint step, uint last, S scales, device C* v, bool turned) {
