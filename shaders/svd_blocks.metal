@@ -246,9 +246,10 @@ template <typename R, int WIDTH> struct Sizes {
   }
 };
 
-// The size of a column that has come to threadgroup memory.
+// The size of a column that has come to threadgroup memory; returns whether it counts as zero now
+// and did not before.
 template <typename T, int TEAM, int WIDTH>
-inline void begin_column(
+inline bool begin_column(
     threadgroup T* tile,
     Sizes<real_t<T>, WIDTH> sizes,
     uint round,
@@ -263,6 +264,7 @@ inline void begin_column(
   measure<T, TEAM>(x, size, least);
   write_tile<T, TEAM, rows<T>()>(x, entries, place);
   if (place == 0) sizes.set(round, column, size);
+  return size.exponent == OF_ZERO && exponent != OF_ZERO;
 }
 
 // Rows of the rotations W of COUNT columns that a lane has; a team may have more lanes than rows.
@@ -445,17 +447,19 @@ template <typename T, int TEAM>
     const int least = exponent[n];
     load_block<T, TEAM, WIDTH>(tile, columns, first, n, tid, HALF * TEAM);
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    Progress progress = {false, false};
 #pragma unroll(1)
     for (uint other = 0; other < uint(WIDTH); other += HALF) {
       const uint i = other + team;
-      begin_column<T, TEAM, WIDTH>(
-          tile, sizes, 1, i, first + i < n ? exponent[first + i] : OF_ZERO, least, place);
+      const int before = first + i < n ? exponent[first + i] : OF_ZERO;
+      if (begin_column<T, TEAM, WIDTH>(tile, sizes, 1, i, before, least, place)) {
+        progress.changed = true;
+      }
       for (uint row = place; row < STRIDE; row += TEAM) {
         W[i * STRIDE + row] = row == i ? one<T>() : zero<T>();
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    Progress progress = {false, false};
 #pragma unroll(1)
     for (uint highest = 1; highest < uint(WIDTH); highest *= 2) {
 #pragma unroll(1)
@@ -550,13 +554,15 @@ template <typename T, int TEAM>
     load_block<T, TEAM, WIDTH>(tile, columns, first, n, tid, WIDTH * TEAM);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     read_tile<T, TEAM, rows<T>()>(low, tile + team * PITCH, place);
-    Size<Real> low_size = {Real(0), exponent[first + team]};
+    const int low_before = exponent[first + team];
+    Size<Real> low_size = {Real(0), low_before};
     measure<T, TEAM>(low, low_size, least);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     load_block<T, TEAM, WIDTH>(tile, columns, second, n, tid, WIDTH * TEAM);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    begin_column<T, TEAM, WIDTH>(
-        tile, sizes, 0, team, second + team < n ? exponent[second + team] : OF_ZERO, least, place);
+    const int before = second + team < n ? exponent[second + team] : OF_ZERO;
+    const bool vanished = begin_column<T, TEAM, WIDTH>(tile, sizes, 0, team, before, least, place);
+    const bool low_vanished = low_size.exponent == OF_ZERO && low_before != OF_ZERO;
 #pragma unroll
     for (int k = 0; k < TURNED; ++k) {
       const uint row = place + uint(k * TEAM);
@@ -565,7 +571,7 @@ template <typename T, int TEAM>
     }
     if (tid == 0) flags[0] = flags[1] = 0;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    Progress progress = {false, false};
+    Progress progress = {vanished || low_vanished, false};
 #pragma unroll(1)
     for (uint r = 0; r < uint(WIDTH); ++r) {
       const uint j = team ^ r;

@@ -70,6 +70,19 @@ def test_threadgroups(dtype: torch.dtype, n: int, families: list[int], device: s
 
 
 @kernels
+@pytest.mark.parametrize("shape", [(16, 5, 5), (16, 12, 12), (4, 40, 40)], ids=name)
+@each_single
+def test_columns_of_other_scales(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+    A = testing.random(shape, dtype)
+    grades = torch.logspace(0, -20, shape[-1])
+    every_other = torch.arange(shape[-1]) % 2
+    for columns in (A * grades, A * every_other):
+        result = LA.eig(on(device, columns))
+        theirs = testing.eig_ratio(columns, *lapack.eig(columns))
+        compare(testing.eig_ratio(columns, *result), theirs, EIG_THRESHOLD)
+
+
+@kernels
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (0, 600, 600)], ids=name)
 @each_single
 def test_empty(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
