@@ -188,6 +188,12 @@ def test_any_rank_and_repeated_values(
             assert S[i, 0] - S[i, -1] <= 30 * eps * S[i, 0]
 
 
+def test_columns_that_vanish_once_they_are_loaded_again(device: str) -> None:
+    A = testing.random((24, 40, 40), torch.float32)[22:23]
+    A[:, :, 3:] = A[:, :, 2:3]
+    judge(A, device)
+
+
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("shape", [(7, 6), (6, 7), (40, 5), (5, 40)], ids=name)
 @each_dtype
