@@ -16,6 +16,10 @@ from mpslinalg._eigh import eigvalsh as eigvalsh
 from mpslinalg._householder import geqrf as geqrf
 from mpslinalg._householder import householder_product as householder_product
 from mpslinalg._householder import ormqr as ormqr
+from mpslinalg._indexing import bincount as bincount
+from mpslinalg._indexing import put as put
+from mpslinalg._indexing import put_ as put_
+from mpslinalg._indexing import take as take
 from mpslinalg._inverse import inv as inv
 from mpslinalg._inverse import inv_ex as inv_ex
 from mpslinalg._ldl import ldl_factor as ldl_factor

@@ -48,7 +48,15 @@ _SCALARS = {
     torch.float16: "half",
     torch.bfloat16: "bfloat",
 }
-_DTYPES = {name: dtype for dtype, name in _SCALARS.items()} | {"int": torch.int32}
+# Torch computes with few unsigned integers: tensors of signed ones are their memory too.
+_INTEGERS = {
+    "uchar": torch.uint8,
+    "int": torch.int32,
+    "uint": torch.int32,
+    "long": torch.int64,
+    "ulong": torch.int64,
+}
+_DTYPES = {name: dtype for dtype, name in _SCALARS.items()} | _INTEGERS
 
 
 class Kernel:
