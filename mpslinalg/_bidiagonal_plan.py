@@ -16,6 +16,12 @@ COLUMNS = 8
 # Rows that a group of bidiagonal_rows takes: whole lines of memory where that leaves enough groups.
 ROWS = 32
 FEW_ROWS = 8
+# Simdgroups of such a group, and the columns of the matrix that a thread of it reads at once.
+SHARING = 8
+BATCH = 8
+# Rows of what a threadgroup holds in registers, 32 or 64 numbers a thread, by the bytes of each.
+SMALL_GROUP = 64
+LARGEST_GROUP = {4: 128, 8: 96, 16: 64}
 
 
 class Reflectors(NamedTuple):
@@ -50,22 +56,32 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
     right = empty((batch, n - 1, n - 1), A)
     tau, right_tau = (empty((batch, k), A, row_major=True) for k in (n, n - 1))
     w, x, inverses = (empty((batch, k), A, row_major=True) for k in (n, m, 2))
+    to_d, to_e = ((values.stride(1), values.stride(0)) for values in (d, e))
     few = batch * m < _qr_plan.FEW_GROUPS * ROWS
     rows = FEW_ROWS if few else ROWS
+    threads = 32 * min(SHARING, -(-n * rows // (32 * BATCH)))
     columns_launch = kernel("bidiagonal", "bidiagonal_columns", T)
     rows_launch = kernel("bidiagonal", "bidiagonal_rows", T, rows)
-    for i in range(n):
+    largest_group = LARGEST_GROUP[A.dtype.itemsize]
+    launched = min(max(m - largest_group, 0), n)
+    for i in range(launched):
         groups = -(-(n - 1 - i) // COLUMNS)
         columns_launch(
-            A, right, w, x, inverses, tau, d, m, n, i, d.stride(1), d.stride(0),
+            A, right, w, x, inverses, tau, d, m, n, i, *to_d,
             threads=(128 * groups or 32, batch), group=(128 if groups else 32, 1),
         )  # fmt: skip
         if i + 1 < n:
             groups = -(-m // rows) - (i + 1) // rows
             rows_launch(
-                A, right, w, x, inverses, right_tau, e, m, n, i, e.stride(1), e.stride(0),
-                threads=(256 * groups, batch), group=(256, 1),
+                A, right, w, x, inverses, right_tau, e, m, n, i, *to_e,
+                threads=(threads * groups, batch), group=(threads, 1),
             )  # fmt: skip
+    if launched < n:
+        size = SMALL_GROUP if m - launched <= SMALL_GROUP else largest_group
+        kernel("bidiagonal", "bidiagonal_group", T, size)(
+            A, right, w, x, inverses, tau, right_tau, d, e, m, n, launched, *to_d, *to_e,
+            threads=(4 * size * batch,), group=(4 * size,),
+        )  # fmt: skip
     return Reflectors(A, tau, right, right_tau), exponents
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.utils._python_dispatch import _disable_current_modes
 
 from mpslinalg import _check, _eig_plan, _op, _out, _route
 from mpslinalg._lu import factor_constant, solve_factored
@@ -232,7 +233,9 @@ def eigvals(A: Tensor, *, out: Tensor | None = None) -> Tensor:
         return result
     _check.same_device("linalg_eigvals", input=A, out=out)
     if not (_check.square(A) and _check.out_to_cast(out, (A,), _COMPLEX.get(A.dtype, A.dtype))):
-        refused: Tensor = _check.refuse(torch.linalg.eigvals, A, out=out)
+        # Under a mode, as while a call is recorded, torch runs eig and complains in its name.
+        with _disable_current_modes():
+            refused: Tensor = _check.refuse(torch.linalg.eigvals, A, out=out)
         return refused
     if _op.tracked(A):
         L, info = _differentiable_values(A)

@@ -237,11 +237,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     ):
         return _check.refuse(torch.linalg.lstsq, A, B, rcond, driver=driver)
     right = B.unsqueeze(-1) if vector else B
-    if runs == "lstsq":
-        X, *results = _gels(A, right)
-    else:
-        X, *results = _deficient(A, right, rcond, runs)
-    results = (X.squeeze(-1) if vector else X, *results)
+    X, *others = _gels(A, right) if runs == "lstsq" else _deficient(A, right, rcond, runs)
+    results = (X.squeeze(-1) if vector else X, *others)
     return torch.return_types.linalg_lstsq(results)  # type: ignore[attr-defined]
 
 

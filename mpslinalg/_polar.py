@@ -48,10 +48,10 @@ class _Polar(Function):
         U, H, S, Vh = ctx.saved_tensors
         gH, P = (gH + gH.mH) / 2, U.mH @ gU
         K = P - gH @ H
-        inside = _sylvester.solve(H, K - K.mH, S, Vh.mH) + gH
-        if U.shape[-2] == U.shape[-1]:
-            return U @ inside
-        return U @ inside + _times_inverse(gU - U @ P, H)
+        gA: Tensor = U @ (_sylvester.solve(H, K - K.mH, S, Vh.mH) + gH)
+        if U.shape[-2] > U.shape[-1]:
+            gA = gA + _times_inverse(gU - U @ P, H)
+        return gA
 
     @staticmethod
     def jvp(ctx: Any, dA: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -77,7 +77,8 @@ def _decompose(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _times_inverse(X: Tensor, H: Tensor) -> Tensor:
     """X H^-1 for hermitian H."""
-    return solve_ex(H, X.mH).result.mH
+    quotient: Tensor = solve_ex(H, X.mH).result.mH
+    return quotient
 
 
 def _refuse(A: Any, out: Any) -> Any:

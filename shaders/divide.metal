@@ -402,11 +402,22 @@ template <> struct unsigned_of<8> {
   typedef ulong type;
 };
 
-// Roots of f(x) = 1 + sum z_i^2 / difference(pole_i, x), a team of lanes each. Between two poles f
-// is nearly that of two poles (Li 1993): the root of that is the next guess where it is in the
-// bracket of the root. Every fourth guess, and any other, halves the bracket, of the bits of the
-// distance to the nearer pole: positive numbers order as their bits do. A root is as good as its f
-// is small (Gu, Eisenstat 1995).
+// The root x of c - own / x + other / (width - x), which has the value f and these slopes at t.
+template <typename T> inline T root_between(T f, T slope, T far_slope, T t, T far, T width) {
+  const T own = t * t * slope;
+  const T other = far * far * far_slope;
+  const T c = f + t * slope - far * far_slope;
+  const T a = fma(c, width, own + other);
+  const T b = fma(c, width, other - own);
+  const T root = sqrt(fma(b, b, T(4) * own * other));
+  return a > T(0) ? T(2) * own * width / (a + root) : (a - root) / (T(2) * c);
+}
+
+// Roots of f(x) = 1 + sum z_i^2 / difference(pole_i, x), a team of lanes each. The next guess is
+// the root of a function of the two poles around: with their own weights first, then in turn with
+// the nearer one's own and the slope of f, and with the slopes of either side of f (Li 1993). Where
+// that is not in the bracket of the root, and every fourth time, it halves the bracket instead, of
+// the bits of the distance to the nearer pole: positive numbers order as their bits do.
 template <typename T, int TEAM, int SINGULAR>
 kernel void divide_roots(
     device T* numbers [[buffer(0)]],
@@ -463,46 +474,48 @@ kernel void divide_roots(
     above = team_sum<TEAM>(above);
     slope_below = team_sum<TEAM>(slope_below);
     slope_above = team_sum<TEAM>(slope_above);
-    if (settled) continue;
-    const T f = T(1) + (below + above);
-    if (step == 0) {
-      // In the middle between two poles f tells which of them is nearer.
-      if (inner && f < T(0)) {
-        nearest += 1;
-        origin = next;
-        sign = T(-1);
-        tau = -tau;
+    if (!settled) {
+      const T f = T(1) + (below + above);
+      if (step == 0) {
+        // In the middle between two poles f tells which of them is nearer.
+        if (inner && f < T(0)) {
+          nearest += 1;
+          origin = next;
+          sign = T(-1);
+          tau = -tau;
+        }
+      } else if (sign * f < T(0)) {
+        low = guess;
+      } else {
+        high = guess;
       }
-    } else if (sign * f < T(0)) {
-      low = guess;
-    } else {
-      high = guess;
-    }
-    if (fabs(f) <= T(4) * unit_roundoff<T>() * (T(1) + (above - below))) {
-      settled = true;
-    } else if (high - low <= 1) {
-      guess = high;
-      settled = true;
-    } else {
-      // sign f = c - own / t + other / (width - t) at the distance t from the origin.
-      const T t = SINGULAR != 0 ? length * fma(T(2), origin, tau) : length;
-      const T slope = sign > T(0) ? slope_below : slope_above;
-      const T other_slope = sign > T(0) ? slope_above : slope_below;
-      const T own = t * t * slope;
-      const T far = width - t;
-      const T other = far * far * other_slope;
-      const T c = sign * f + t * slope - far * other_slope;
-      const T a = fma(c, width, own + other);
-      const T b = fma(c, width, other - own);
-      const T discriminant = sqrt(fma(b, b, T(4) * own * other));
-      T better =
-          a > T(0) ? T(2) * own * width / (a + discriminant) : (a - discriminant) / (T(2) * c);
-      if (!inner) better = own / (sign * f + t * slope);
-      if (SINGULAR != 0) {
-        better = better / (origin + sqrt(max(fma(origin, origin, sign * better), T(0))));
+      if (fabs(f) <= T(4) * unit_roundoff<T>() * (T(1) + (above - below))) {
+        settled = true;
+      } else if (high - low <= 1) {
+        guess = high;
+        settled = true;
+      } else {
+        const T t = SINGULAR != 0 ? length * fma(T(2), origin, tau) : length;
+        const T far = width - t;
+        const T of_origin = weights[nearest] / t;
+        T slope = sign > T(0) ? slope_below : slope_above;
+        T far_slope = sign > T(0) ? slope_above : slope_below;
+        if (step == 0) {
+          const T of_other = inner ? weights[sign > T(0) ? root + 1 : root] / far : T(0);
+          slope = of_origin * of_origin;
+          far_slope = of_other * of_other;
+        } else if (inner && step % 2 == 1) {
+          far_slope += fma(-of_origin, of_origin, slope);
+          slope = of_origin * of_origin;
+        }
+        T better = inner ? root_between(sign * f, slope, far_slope, t, far, width)
+                         : t * t * slope / fma(t, slope, f);
+        if (SINGULAR != 0) {
+          better = better / (origin + sqrt(max(fma(origin, origin, sign * better), T(0))));
+        }
+        guess = as_type<Bits>(better);
+        if (step % 4 == 3 || guess <= low || guess >= high) guess = low + (high - low) / 2;
       }
-      guess = as_type<Bits>(better);
-      if (step % 4 == 3 || guess <= low || guess >= high) guess = low + (high - low) / 2;
     }
   }
   if (active && lane == 0) {

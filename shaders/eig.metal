@@ -111,9 +111,10 @@ kernel void eig_simd(
 constexpr constant uint STATE = 5;
 
 // The first of three kernels for more rows, a threadgroup a matrix with a thread for each row:
-// H = Z^H D^-1 A D Z in Hessenberg form in device memory, the columns first ... last - 1 in a launch.
-// The launch of the first column reads A, balances and sets `state`: rows that have not converged,
-// sweeps without a deflation, sweeps, the exponent taken out, and whether A is not finite.
+// H = Z^H D^-1 A D Z in Hessenberg form in device memory, the columns first ... last - 1 in a
+// launch. The launch of the first column reads A, balances and sets `state`: rows that have not
+// converged, sweeps without a deflation, sweeps, the exponent taken out, and whether A is not
+// finite.
 template <typename T>
 [[max_total_threads_per_threadgroup(256)]] kernel void eig_reduce(
     device const T* A [[buffer(0)]],
@@ -226,8 +227,8 @@ kernel void eig_finish(
     const bool failed = bad || state[0] != 0;
     if (k == 0) info[matrix] = bad ? int(n) + 1 : state[0];
     finish<T, C>(
-        H_all + begin, Z_all + (vectors ? begin : 0u), n, n, k,
-        x_all + (vectors ? begin : 0u) + k, n, scales_all + matrix * n, state[3], failed, vectors,
-        values + matrix * n, V + (vectors ? begin : 0u));
+        H_all + begin, Z_all + (vectors ? begin : 0u), n, n, k, x_all + (vectors ? begin : 0u) + k,
+        n, scales_all + matrix * n, state[3], failed, vectors, values + matrix * n,
+        V + (vectors ? begin : 0u));
   }
 }

@@ -85,7 +85,9 @@ inline void balance(
       r = sum_of_all<GROUP>(r, crew, partial);
       int e = 0;
       if (c > R(0) && r > R(0)) {
-        e = (exponent_of(r) - exponent_of(c)) / 4;
+        const int distance = exponent_of(r) - exponent_of(c);
+        const int quarter = int(uint(max(distance, -distance)) / 4u);
+        e = distance < 0 ? -quarter : quarter;
         c = sqrt(c);
         r = sqrt(r);
         if (!(ldexp(c, e) + ldexp(r, -e) < R(0.95f) * (c + r))) e = 0;

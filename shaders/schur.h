@@ -1,5 +1,6 @@
-// The shifted QR iteration that takes a Hessenberg matrix to Schur form: triangular if complex, with
-// 2 x 2 blocks of equal diagonal entries for conjugate pairs if real. Threads as in hessenberg.h.
+// The shifted QR iteration that takes a Hessenberg matrix to Schur form: triangular if complex,
+// with 2 x 2 blocks of equal diagonal entries for conjugate pairs if real. Threads as in
+// hessenberg.h.
 
 // The sweeps that a matrix may take are this many times its rows, LAPACK's bound.
 constexpr constant uint SWEEPS_A_ROW = 30;
@@ -105,7 +106,9 @@ inline Shift<T> next_shift(P H, uint stride, uint top, uint bottom, uint stalled
 }
 
 // The rows that a step of a sweep mixes: one more than the shifts.
-template <typename T> inline constexpr uint bulge_rows() { return scalar_traits<T>::complex ? 2 : 3; }
+template <typename T> inline constexpr uint bulge_rows() {
+  return scalar_traits<T>::complex ? 2 : 3;
+}
 
 template <typename T> struct Bulge {
   T x[3];
@@ -138,8 +141,7 @@ inline Bulge<T> first_bulge(P H, uint stride, uint k, Shift<T> shift) {
 }
 
 // Whether a sweep may begin in row k, above which a small entry then remains where there was one.
-template <typename T, typename P>
-inline bool may_begin(P H, uint stride, uint k, Shift<T> shift) {
+template <typename T, typename P> inline bool may_begin(P H, uint stride, uint k, Shift<T> shift) {
   typedef real_t<T> R;
   P at = H + k * stride + k;
   const Bulge<T> bulge = first_bulge<T>(H, stride, k, shift);
@@ -196,8 +198,8 @@ template <typename T, typename P> inline void turn_two(P a, uint step, T cosine,
   a[step] = fma(cosine, y, -(sine * x));
 }
 
-// What a rotation [c s; -s c] makes of a real block [a b; c d], and the rotation: a = d and b c < 0,
-// or c = 0.
+// What a rotation [c s; -s c] makes of a real block [a b; c d], and the rotation: a = d and b c <
+// 0, or c = 0.
 template <typename R> struct Standard {
   R a;
   R b;

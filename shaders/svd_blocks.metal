@@ -185,23 +185,26 @@ inline Turn<T> turn_pair(
   return turn;
 }
 
-template <typename T, int TEAM>
-inline void
-load_column(thread T (&x)[rows<T>()], device const T* matrix, uint column, uint n, uint team, uint place) {
-#pragma unroll
-  for (int i = 0; i < rows<T>(); ++i) {
-    const uint row = row_of<TEAM, rows<T>()>(uint(i), team, place);
-    x[i] = column < n && row < n ? matrix[column * n + row] : zero<T>();
+// WIDTH columns from `first` on, all threads of the group together; what is outside is zero.
+template <typename T, int WIDTH, int HEIGHT>
+inline void load_block(
+    threadgroup T* tile, device const T* matrix, uint first, uint n, uint tid, uint threads) {
+#pragma unroll(1)
+  for (uint e = tid; e < uint(WIDTH * HEIGHT); e += threads) {
+    const uint row = e % HEIGHT;
+    const uint column = first + e / HEIGHT;
+    tile[e] = row < n && column < n ? matrix[column * n + row] : zero<T>();
   }
 }
 
-template <typename T, int TEAM>
-inline void store_column(
-    thread const T (&x)[rows<T>()], device T* matrix, uint column, uint n, uint team, uint place) {
-#pragma unroll
-  for (int i = 0; i < rows<T>(); ++i) {
-    const uint row = row_of<TEAM, rows<T>()>(uint(i), team, place);
-    if (column < n && row < n) matrix[column * n + row] = x[i];
+template <typename T, int WIDTH, int HEIGHT>
+inline void store_block(
+    threadgroup const T* tile, device T* matrix, uint first, uint n, uint tid, uint threads) {
+#pragma unroll(1)
+  for (uint e = tid; e < uint(WIDTH * HEIGHT); e += threads) {
+    const uint row = e % HEIGHT;
+    const uint column = first + e / HEIGHT;
+    if (row < n && column < n) matrix[column * n + row] = tile[e];
   }
 }
 
@@ -212,8 +215,7 @@ inline void read_tile(thread T (&x)[COUNT], threadgroup const T* column, uint te
 }
 
 template <typename T, int TEAM, int COUNT>
-inline void
-write_tile(thread const T (&x)[COUNT], threadgroup T* column, uint team, uint place) {
+inline void write_tile(thread const T (&x)[COUNT], threadgroup T* column, uint team, uint place) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) column[row_of<TEAM, COUNT>(uint(i), team, place)] = x[i];
 }
@@ -235,37 +237,76 @@ template <typename R, int WIDTH> struct Sizes {
   }
 };
 
+// The size of a column that has come to threadgroup memory.
+template <typename T, int TEAM, int WIDTH>
+inline void begin_column(
+    threadgroup T* tile,
+    Sizes<real_t<T>, WIDTH> sizes,
+    uint round,
+    uint column,
+    int exponent,
+    int least,
+    uint place) {
+  T x[rows<T>()];
+  threadgroup T* entries = tile + column * uint(rows<T>() * TEAM);
+  read_tile<T, TEAM, rows<T>()>(x, entries, column, place);
+  Size<real_t<T>> size = {real_t<T>(0), exponent};
+  measure<T, TEAM>(x, size, least);
+  write_tile<T, TEAM, rows<T>()>(x, entries, column, place);
+  if (place == 0) sizes.set(round, column, size);
+}
+
 // Rows of the rotations W of COUNT columns that a lane has; a team may have more lanes than rows.
 template <int TEAM, int COUNT> inline constexpr int turned_rows() {
   return COUNT > TEAM ? COUNT / TEAM : 1;
 }
 
 // V := V W in the columns from `first` and from `second` on, COUNT / 2 of each. Every team has a
-// column of both halves.
+// column of both halves, and of it a few rows at a time.
 template <typename T, int TEAM, int COUNT>
 inline void multiply(
-    device T* V, threadgroup const T* W, uint stride, uint n, uint first, uint second, uint team, uint place) {
+    device T* V,
+    threadgroup const T* W,
+    uint stride,
+    uint n,
+    uint first,
+    uint second,
+    uint team,
+    uint place) {
   constexpr uint HALF = COUNT / 2;
-  T low[rows<T>()];
-  T high[rows<T>()];
-#pragma unroll
-  for (int i = 0; i < rows<T>(); ++i) low[i] = high[i] = zero<T>();
+  constexpr int FEW = rows<T>() / 4;
 #pragma unroll(1)
-  for (uint k = 0; k < uint(COUNT); ++k) {
-    T x[rows<T>()];
-    load_column<T, TEAM>(x, V, k < HALF ? first + k : second + k - HALF, n, team, place);
-    const T minus_low = zero<T>() - W[team * stride + k];
-    const T minus_high = zero<T>() - W[(HALF + team) * stride + k];
+  for (uint begin = 0; begin < n; begin += FEW * TEAM) {
+    T low[FEW];
+    T high[FEW];
 #pragma unroll
-    for (int i = 0; i < rows<T>(); ++i) {
-      low[i] = mul_sub(low[i], x[i], minus_low);
-      high[i] = mul_sub(high[i], x[i], minus_high);
+    for (int i = 0; i < FEW; ++i) low[i] = high[i] = zero<T>();
+#pragma unroll(2)
+    for (uint k = 0; k < uint(COUNT); ++k) {
+      const uint column = k < HALF ? first + k : second + k - HALF;
+      const T minus_low = zero<T>() - W[team * stride + k];
+      const T minus_high = zero<T>() - W[(HALF + team) * stride + k];
+#pragma unroll
+      for (int i = 0; i < FEW; ++i) {
+        const uint row = begin + place + uint(i * TEAM);
+        const T entry = row < n && column < n ? V[column * n + row] : zero<T>();
+        low[i] = mul_sub(low[i], entry, minus_low);
+        high[i] = mul_sub(high[i], entry, minus_high);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device);
+#pragma unroll
+    for (int i = 0; i < FEW; ++i) {
+      const uint row = begin + place + uint(i * TEAM);
+      if (row < n && first + team < n) V[(first + team) * n + row] = low[i];
+      if (row < n && second + team < n) V[(second + team) * n + row] = high[i];
     }
   }
-  threadgroup_barrier(mem_flags::mem_device);
-  store_column<T, TEAM>(low, V, first + team, n, team, place);
-  store_column<T, TEAM>(high, V, second + team, n, team, place);
 }
+
+// How far below the least column of A one may shrink. What is less counts as zero: in each column of
+// A that is an error of a part of a roundoff, and singular values as small are made of roundings.
+template <typename R> inline int least_shrinkage() { return sizeof(R) == 4 ? -34 : -63; }
 
 // X := A with the power of two taken out of each column, into `exponents`, of n + 1 a matrix: the
 // last is the least that a column may have. V := I. info: 1 until it has converged, and -4 for a
@@ -289,7 +330,7 @@ kernel void svd_begin(
   typedef real_t<T> Real;
   THREADGROUP_ARRAY(int, of_simdgroups, 16);
   const ulong offset = ulong(matrix) * n * n;
-  int most = OF_ZERO;
+  int least = -OF_ZERO;
   uint infinite = 0;
   for (uint j = simd; j < n; j += 8) {
     device const T* from = A + long(matrix) * batch_stride + long(j) * long(column_stride);
@@ -302,7 +343,7 @@ kernel void svd_begin(
     largest = team_max<32>(largest);
     const int taken = exponent_of(largest);
     const int exponent = largest == Real(0) ? OF_ZERO : taken;
-    most = max(most, exponent);
+    if (exponent != OF_ZERO) least = min(least, exponent);
     if (lane == 0) exponents[ulong(matrix) * (n + 1) + j] = exponent;
     for (uint i = lane; i < n; i += 32) {
       X[offset + j * n + i] = scale(from[long(i) * long(row_stride)], -taken);
@@ -311,16 +352,16 @@ kernel void svd_begin(
   }
   infinite = simd_max(infinite);
   if (lane == 0) {
-    of_simdgroups[simd] = most;
+    of_simdgroups[simd] = least;
     of_simdgroups[8 + simd] = int(infinite);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (tid == 0) {
     for (uint i = 1; i < 8; ++i) {
-      most = max(most, of_simdgroups[i]);
+      least = min(least, of_simdgroups[i]);
       infinite = max(infinite, uint(of_simdgroups[8 + i]));
     }
-    exponents[ulong(matrix) * (n + 1) + n] = most + least_exponent<Real>();
+    exponents[ulong(matrix) * (n + 1) + n] = least + least_shrinkage<Real>();
     info[matrix] = infinite != 0 ? -4 : 1;
   }
 }
@@ -344,7 +385,7 @@ template <typename T, int TEAM>
   typedef real_t<T> Real;
   constexpr int WIDTH = block_width<T, TEAM>();
   constexpr uint HALF = WIDTH / 2;
-  constexpr uint HEIGHT = rows<T>() * TEAM;
+  constexpr int HEIGHT = rows<T>() * TEAM;
   constexpr int TURNED = turned_rows<TEAM, WIDTH>();
   constexpr uint STRIDE = TURNED * TEAM;
   THREADGROUP_ARRAY(T, tile, (WIDTH * rows<T>() * TEAM));
@@ -378,15 +419,12 @@ template <typename T, int TEAM>
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (flags[2] != 0 && first < n) {
     const int least = exponent[n];
-#pragma unroll
-    for (uint half_block = 0; half_block < 2; ++half_block) {
-      const uint i = half_block * HALF + team;
-      T x[rows<T>()];
-      load_column<T, TEAM>(x, columns, first + i, n, team, place);
-      Size<Real> size = {Real(0), first + i < n ? exponent[first + i] : OF_ZERO};
-      measure<T, TEAM>(x, size, least);
-      write_tile<T, TEAM, rows<T>()>(x, tile + i * HEIGHT, team, place);
-      if (place == 0) sizes.set(1, i, size);
+    load_block<T, WIDTH, HEIGHT>(tile, columns, first, n, tid, HALF * TEAM);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(1)
+    for (uint i = team; i < uint(WIDTH); i += HALF) {
+      begin_column<T, TEAM, WIDTH>(
+          tile, sizes, 1, i, first + i < n ? exponent[first + i] : OF_ZERO, least, place);
       for (uint row = place; row < STRIDE; row += TEAM) {
         W[i * STRIDE + row] = row == i ? one<T>() : zero<T>();
       }
@@ -406,8 +444,7 @@ template <typename T, int TEAM>
         read_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
         Size<Real> low_size = sizes.at(r, i);
         Size<Real> high_size = sizes.at(r, j);
-        const Turn<T> turn =
-            turn_pair<T, TEAM>(low, high, low_size, high_size, least, progress);
+        const Turn<T> turn = turn_pair<T, TEAM>(low, high, low_size, high_size, least, progress);
         write_tile<T, TEAM, rows<T>()>(low, tile + i * HEIGHT, team, place);
         write_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
         if (vectors != 0) {
@@ -431,14 +468,9 @@ template <typename T, int TEAM>
     if (progress.unfinished) flags[1] = 1;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (flags[0] != 0) {
-#pragma unroll
-      for (uint half_block = 0; half_block < 2; ++half_block) {
-        const uint i = half_block * HALF + team;
-        T x[rows<T>()];
-        read_tile<T, TEAM, rows<T>()>(x, tile + i * HEIGHT, team, place);
-        store_column<T, TEAM>(x, columns, first + i, n, team, place);
-        if (place == 0 && first + i < n) exponent[first + i] = sizes.at(WIDTH, i).exponent;
-      }
+      store_block<T, WIDTH, HEIGHT>(tile, columns, first, n, tid, HALF * TEAM);
+      if (tid < uint(WIDTH) && first + tid < n)
+        exponent[first + tid] = sizes.at(WIDTH, tid).exponent;
       if (vectors != 0) {
         multiply<T, TEAM, WIDTH>(
             V + ulong(matrix) * n * n, W, STRIDE, n, first, first + HALF, team, place);
@@ -470,7 +502,7 @@ template <typename T, int TEAM>
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
   constexpr int WIDTH = block_width<T, TEAM>();
-  constexpr uint HEIGHT = rows<T>() * TEAM;
+  constexpr int HEIGHT = rows<T>() * TEAM;
   constexpr int TURNED = turned_rows<TEAM, 2 * WIDTH>();
   constexpr uint STRIDE = TURNED * TEAM;
   THREADGROUP_ARRAY(T, tile, (WIDTH * rows<T>() * TEAM));
@@ -496,17 +528,16 @@ template <typename T, int TEAM>
     const int least = exponent[n];
     T low[rows<T>()];
     T w_low[TURNED];
-    load_column<T, TEAM>(low, columns, first + team, n, team, place);
+    load_block<T, WIDTH, HEIGHT>(tile, columns, first, n, tid, WIDTH * TEAM);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    read_tile<T, TEAM, rows<T>()>(low, tile + team * HEIGHT, team, place);
     Size<Real> low_size = {Real(0), exponent[first + team]};
     measure<T, TEAM>(low, low_size, least);
-    {
-      T x[rows<T>()];
-      load_column<T, TEAM>(x, columns, second + team, n, team, place);
-      Size<Real> size = {Real(0), second + team < n ? exponent[second + team] : OF_ZERO};
-      measure<T, TEAM>(x, size, least);
-      write_tile<T, TEAM, rows<T>()>(x, tile + team * HEIGHT, team, place);
-      if (place == 0) sizes.set(0, team, size);
-    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    load_block<T, WIDTH, HEIGHT>(tile, columns, second, n, tid, WIDTH * TEAM);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    begin_column<T, TEAM, WIDTH>(
+        tile, sizes, 0, team, second + team < n ? exponent[second + team] : OF_ZERO, least, place);
 #pragma unroll
     for (int k = 0; k < TURNED; ++k) {
       const uint row = row_of<TEAM, TURNED>(uint(k), team, place);
@@ -539,10 +570,11 @@ template <typename T, int TEAM>
     write_tile<T, TEAM, TURNED>(w_low, W + team * STRIDE, team, place);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (flags[0] != 0) {
-      store_column<T, TEAM>(low, columns, first + team, n, team, place);
-      T x[rows<T>()];
-      read_tile<T, TEAM, rows<T>()>(x, tile + team * HEIGHT, team, place);
-      store_column<T, TEAM>(x, columns, second + team, n, team, place);
+      store_block<T, WIDTH, HEIGHT>(tile, columns, second, n, tid, WIDTH * TEAM);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      write_tile<T, TEAM, rows<T>()>(low, tile + team * HEIGHT, team, place);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      store_block<T, WIDTH, HEIGHT>(tile, columns, first, n, tid, WIDTH * TEAM);
       if (place == 0) {
         exponent[first + team] = low_size.exponent;
         if (second + team < n) exponent[second + team] = sizes.at(WIDTH, team).exponent;
@@ -606,7 +638,8 @@ kernel void svd_finish(
     const Real norm = finite ? sqrt(team_sum<32>(sum)) : Real(0);
     if (lane == 0) norms[j] = norm;
     if (vectors != 0 && norm > Real(0)) {
-      for (uint i = lane; i < n; i += 32) columns[j * n + i] = times(columns[j * n + i], Real(1) / norm);
+      for (uint i = lane; i < n; i += 32)
+        columns[j * n + i] = times(columns[j * n + i], Real(1) / norm);
     }
   }
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);

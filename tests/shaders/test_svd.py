@@ -17,17 +17,26 @@ SHAPES = (
     *((2, 1), (1, 2), (5, 3), (3, 5), (2, 8), (9, 4), (16, 12), (32, 1), (1, 32), (20, 31)),
     # QR first.
     *((33, 1), (1, 33), (33, 32), (32, 33), (70, 9), (9, 70)),
+    # Blocks of columns, of the matrix and of R.
+    *((n, n) for n in (33, 48, 63, 64, 65, 100, 128)),
+    *((70, 33), (34, 50)),
 )
 CASES = [
     *((dtype, *shape) for dtype in SINGLES for shape in SHAPES),
-    *((dtype, *shape) for dtype in DOUBLES for shape in ((7, 6), (6, 40))),
+    *((dtype, *shape) for dtype in DOUBLES for shape in ((7, 6), (6, 40), (33, 33))),
 ]
-# Each width of a team, tall and wide, and QR first.
-REGIMES = ((3, 3), (6, 7), (16, 9), (32, 20), (40, 5), (5, 40))
+# Each width of a team, tall and wide, QR first, and blocks of columns.
+REGIMES = ((3, 3), (6, 7), (16, 9), (32, 20), (40, 5), (5, 40), (40, 40))
 each_regime = pytest.mark.parametrize("shape", REGIMES, ids=name)
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 
 Parts = tuple[Tensor, Tensor, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _fewer_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the matrices here may need: the checker is slow also where nothing is done."""
+    monkeypatch.setattr(_svd_plan, "SWEEPS", 15)
 
 
 def factor(A: Tensor, device: str, full: bool = True) -> Parts:
@@ -51,20 +60,24 @@ def judge(A: Tensor, device: str) -> Parts:
 @pytest.mark.parametrize(("dtype", "m", "n"), CASES, ids=name)
 def test_svd(dtype: torch.dtype, m: int, n: int, device: str) -> None:
     A = torch.stack([M.A for M in testing.singular_values(m, n, dtype, seed=100 * m + n)])
-    if max(m, n) > 16:
+    if max(m, n) > 64:
+        A = A[2:3]
+    elif max(m, n) > 16:
         A = A[[0, 2, 4]]
-    A = torch.cat((A, testing.random((2, m, n), dtype)))
+    if max(m, n) < 64:
+        A = torch.cat((A, testing.random((2, m, n), dtype)))
     U, S, Vh = judge(A, device)
     k = min(m, n)
-    thin = factor(A, device, full=False)
-    assert torch.equal(thin[1], S)
-    assert thin[0].shape == (len(A), m, k)
-    assert thin[2].shape == (len(A), k, n)
-    if max(m, n) <= 32:
-        assert torch.equal(thin[0], U[..., :k])
-        assert torch.equal(thin[2], Vh[..., :k, :])
-    else:
-        compare(testing.svd_ratio(A, *thin), 1.0)
+    if k <= 32 or m != n:
+        thin = factor(A, device, full=False)
+        assert torch.equal(thin[1], S)
+        assert thin[0].shape == (len(A), m, k)
+        assert thin[2].shape == (len(A), k, n)
+        if max(m, n) <= 32:
+            assert torch.equal(thin[0], U[..., :k])
+            assert torch.equal(thin[2], Vh[..., :k, :])
+        else:
+            compare(testing.svd_ratio(A, *thin), 1.0)
     values, info = _svd_plan.svdvals(on(device, A))
     assert torch.equal(values.cpu(), S)
     assert not info.any()
@@ -111,7 +124,7 @@ def test_a_power_of_two_is_one_of_the_values(
 ) -> None:
     A = testing.random(shape, dtype)
     U, S, Vh = factor(A, device)
-    for exponent in (-80, -1, 80):
+    for exponent in (-80, 80) if min(shape) > 32 else (-80, -1, 80):
         U_scaled, S_scaled, Vh_scaled = factor(A * 2.0**exponent, device)
         assert torch.equal(U_scaled, U)
         assert torch.equal(S_scaled, S * 2.0**exponent)
@@ -119,7 +132,7 @@ def test_a_power_of_two_is_one_of_the_values(
 
 
 @each_dtype
-@pytest.mark.parametrize("shape", [(4, 4), (8, 7), (16, 16), (32, 32), (50, 20)], ids=name)
+@pytest.mark.parametrize("shape", [(4, 4), (8, 7), (16, 16), (32, 32), (50, 20), (64, 64), (60, 40)], ids=name)
 def test_small_values_of_graded_columns_have_their_digits(
     dtype: torch.dtype, shape: tuple[int, int], device: str
 ) -> None:
@@ -145,7 +158,7 @@ def test_rows_of_any_scale(dtype: torch.dtype, device: str) -> None:
     compare(testing.svd_ratio(A, U, S, Vh), 1.0)
 
 
-@each_regime
+@pytest.mark.parametrize("shape", [*REGIMES, (35, 44)], ids=name)
 @each_dtype
 def test_any_rank_and_repeated_values(
     dtype: torch.dtype, shape: tuple[int, int], device: str
