@@ -130,6 +130,30 @@ def _long(index: Any) -> Any:
     return index.long() if isinstance(index, Tensor) and index.dtype == torch.int32 else index
 
 
+def _check_apart(written: Tensor | None, *read: Tensor) -> None:
+    """Raise torch's errors for elements that share memory among themselves or with what is read."""
+    if written is None or not _op.visible(written, *read):
+        return
+    if torch._debug_has_internal_overlap(written) == 1:
+        torch.zeros(1).expand(2).put_(torch.zeros(1, dtype=torch.int64), torch.zeros(1))
+    if any(_meet(written, tensor) for tensor in read):
+        one = torch.zeros(1)
+        one.put_(torch.zeros(1, dtype=torch.int64), one)
+
+
+def _meet(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors without gaps, which torch is sure of, have elements in common."""
+    spans = []
+    for tensor in (a, b):
+        pairs = zip(tensor.shape, tensor.stride(), strict=True)
+        span = 1 + sum((size - 1) * stride for size, stride in pairs)
+        if tensor.numel() == 0 or span != tensor.numel():
+            return False
+        spans.append((tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()))
+    (begin, end), (other_begin, other_end) = spans
+    return begin < other_end and other_begin < end
+
+
 def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Take elements of a tensor by their numbers in row-major order.
 
@@ -162,6 +186,7 @@ def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     if not (_indexable(input, index) and _check.out(out, (input,), input.dtype)):
         refused: Tensor = _check.refuse(torch.take, input, _long(index), out=out)
         return refused
+    _check_apart(out, input, index)
     result = _take(input, index)
     return result if out is None else _out.write(result, out)
 
@@ -236,11 +261,9 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
         return input.put_(_long(index), source, accumulate)
     _check.same_device("put_", self=input, index=index, source=source)
     if not _puttable(input, index, source, accumulate):
-        refused: Tensor = _check.refuse(_put_into_copy, input, _long(index), source, accumulate)
+        refused: Tensor = _check.refuse(_put_into_zeros, input, _long(index), source, accumulate)
         return refused
-    if torch._debug_has_internal_overlap(input) == 1:
-        refused = _check.refuse(torch.Tensor.put_, input, _long(index), source, accumulate)
-        return refused
+    _check_apart(input, index, source)
     if _op.tracked(input, source) or not _op.visible(input, index, source):
         return input.copy_(_put(input, index, source, accumulate))
     source = source.reshape(index.shape)
@@ -249,8 +272,8 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
     return input
 
 
-def _put_into_copy(input: Tensor, *args: Any) -> Tensor:
-    return input.clone().put_(*args)
+def _put_into_zeros(input: Tensor, *args: Any) -> Tensor:
+    return torch.zeros_like(input).put_(*args)
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
@@ -287,7 +310,5 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         return refused
     if weights is not None and weights.dtype != torch.float32:
         weights = weights.to(torch.float32 if weights.is_mps else torch.float64)
-    counts: Tensor = _bincount_op(
-        input, None if weights is None else weights.detach(), minlength
-    )
+    counts: Tensor = _bincount_op(input, None if weights is None else weights.detach(), minlength)
     return counts

@@ -153,7 +153,8 @@ def empty(
         step *= max(shape[axis], 1)
     result = torch.empty_strided(shape, steps, dtype=dtype, device=like.device)
     if result.is_cpu and cpu.checking():
-        result.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else UNWRITTEN)
+        integer = UNWRITTEN if dtype.itemsize >= 4 else UNWRITTEN & 0x7F
+        result.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else integer)
     if program.current.recording is not None:
         allocation = program.Allocation(tuple(shape), tuple(steps), dtype)
         program.current.recording.allocated.append((result, allocation))
