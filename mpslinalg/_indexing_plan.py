@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _check, _op
-from mpslinalg._engines import empty, kernel, scalar
+from mpslinalg._engines import ENGINES, empty, kernel, scalar
 
 # Threads that share the indices of a tensor: enough to wait for memory together on a large GPU.
 THREADS = 1 << 17
@@ -78,7 +78,7 @@ def _sides(layout: tuple[int, ...]) -> int:
 
 def raise_outside(outside: Tensor, length: int) -> None:
     """Raise torch's error if a kernel met an index out of range; reads the device."""
-    engine = _check.ENGINES[outside.device.type]
+    engine = ENGINES[outside.device.type]
     if engine.any_nonzero(outside):
         found = outside.cpu().view(torch.int64).flatten()
         # torch checks an index before it reads the element.

@@ -193,9 +193,9 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
         function = getattr(function, part, None)
     # A module of functions that run on kernels names the kernel of a size by `regime`.
     module = sys.modules.get(getattr(function, "__module__", ""))
-    regime = getattr(module, "regime", None)
+    regime: Any = getattr(module, "regime", None)
     # A module of functions of tensors of any shape says by `what_runs` what does.
-    what_runs = getattr(module, "what_runs", None)
+    what_runs: Any = getattr(module, "what_runs", None)
     if regime is None and what_runs is None:
         raise ValueError(f"mpslinalg.which: mpslinalg has no function {name!r}")
     given = inspect.signature(function).bind(*args, **kwargs)

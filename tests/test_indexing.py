@@ -72,7 +72,7 @@ def test_torchs_error_inputs_of_take(device: str) -> None:
     assert count > 0
 
 
-A, I = torch.arange(6.0), torch.tensor([0, 1])
+A, FIRST = torch.arange(6.0), torch.tensor([0, 1])
 EMPTY, NONE = torch.empty(0), torch.empty(0, dtype=torch.int64)
 
 
@@ -81,33 +81,33 @@ EMPTY, NONE = torch.empty(0), torch.empty(0, dtype=torch.int64)
     [
         ("take", (A, torch.tensor([6]))),
         ("take", (A, torch.tensor([-7]))),
-        ("take", (EMPTY, I)),
-        ("take", (A, I.float())),
-        ("take", (A, I.short())),
+        ("take", (EMPTY, FIRST)),
+        ("take", (A, FIRST.float())),
+        ("take", (A, FIRST.short())),
         ("take", (A, [0])),
-        ("take", (A.to(torch.uint16), I)),
-        ("take", (A.to(torch.float8_e4m3fn), I)),
+        ("take", (A.to(torch.uint16), FIRST)),
+        ("take", (A.to(torch.float8_e4m3fn), FIRST)),
         ("put", (A, torch.tensor([6]), A[:1])),
         ("put", (A, torch.tensor([-7]), A[:1])),
-        ("put", (EMPTY, I, A[:2])),
-        ("put", (A, I, A[:3])),
-        ("put", (A, I, A[:2].double())),
-        ("put", (A, I.short(), A[:2])),
-        ("put", (A, I, A[:2], 1)),
+        ("put", (EMPTY, FIRST, A[:2])),
+        ("put", (A, FIRST, A[:3])),
+        ("put", (A, FIRST, A[:2].double())),
+        ("put", (A, FIRST.short(), A[:2])),
+        ("put", (A, FIRST, A[:2], 1)),
         ("put_", (A + 0, torch.tensor([0, 6]), torch.ones(2))),
-        ("put_", (A, I, torch.ones(3))),
-        ("put_", (A, I, torch.ones(2), None)),
-        ("put_", (torch.ones(1).expand(6), I, torch.ones(2))),
-        ("put_", (torch.ones(6, requires_grad=True), I, torch.ones(2))),
-        ("put_", (A, I, A[1:3])),
-        ("put_", (I, I, I.clone())),
-        ("bincount", (I[None],)),
-        ("bincount", (I - 1,)),
+        ("put_", (A, FIRST, torch.ones(3))),
+        ("put_", (A, FIRST, torch.ones(2), None)),
+        ("put_", (torch.ones(1).expand(6), FIRST, torch.ones(2))),
+        ("put_", (torch.ones(6, requires_grad=True), FIRST, torch.ones(2))),
+        ("put_", (A, FIRST, A[1:3])),
+        ("put_", (FIRST, FIRST, FIRST.clone())),
+        ("bincount", (FIRST[None],)),
+        ("bincount", (FIRST - 1,)),
         ("bincount", (A,)),
-        ("bincount", (I.bool(),)),
-        ("bincount", (I, torch.ones(3))),
-        ("bincount", (I, None, -1)),
-        ("bincount", (I, None, 1.0)),
+        ("bincount", (FIRST.bool(),)),
+        ("bincount", (FIRST, torch.ones(3))),
+        ("bincount", (FIRST, None, -1)),
+        ("bincount", (FIRST, None, 1.0)),
         ("bincount", (EMPTY,)),
     ],
     ids=str,
@@ -180,7 +180,7 @@ def test_weights(weights: torch.dtype, device: str) -> None:
 
 def test_weights_have_no_gradient(device: str) -> None:
     w = on(device, torch.ones(2)).requires_grad_()
-    assert not LA.bincount(on(device, I), w).requires_grad
+    assert not LA.bincount(on(device, FIRST), w).requires_grad
 
 
 AT = torch.tensor([[0, 3, -1], [7, 3, 2]])
@@ -271,19 +271,19 @@ def test_opcheck(device: str) -> None:
 
 
 def test_which(device: str) -> None:
-    assert LA.which("take", A.to(device), I).endswith("indexing_take")
-    assert LA.which("put_", A.to(device), I, A).endswith("torch's sort, indexing_put")
-    assert LA.which("put", A.to(device), I, A, True).endswith("torch's sort, indexing_add")
-    assert "indexing_count up to 2048" in LA.which("bincount", I.to(device))
+    assert LA.which("take", A.to(device), FIRST).endswith("indexing_take")
+    assert LA.which("put_", A.to(device), FIRST, A).endswith("torch's sort, indexing_put")
+    assert LA.which("put", A.to(device), FIRST, A, True).endswith("torch's sort, indexing_add")
+    assert "indexing_count up to 2048" in LA.which("bincount", FIRST.to(device))
     with LA.use("torch"):
-        assert LA.which("take", A, I) == "take: torch on cpu: use('torch')"
+        assert LA.which("take", A, FIRST) == "take: torch on cpu: use('torch')"
     with LA.use("auto"):
-        assert LA.which("take", A, I) == "take: torch on cpu: its own kernels do"
+        assert LA.which("take", A, FIRST) == "take: torch on cpu: its own kernels do"
 
 
 @pytest.mark.parametrize("mode", ["auto", "torch"])
 def test_without_kernels_torch_runs(mode: str) -> None:
-    values, at = A.clone(), I.int()
+    values, at = A.clone(), FIRST.int()
     with LA.use(mode):
         assert LA.take(values, at).tolist() == [0, 1]
         assert LA.put(values, at, A[4:]).tolist() == [4, 5, 2, 3, 4, 5]
