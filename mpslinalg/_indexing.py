@@ -9,14 +9,10 @@ from torch.autograd import Function
 
 from mpslinalg import _check, _indexing_plan, _op, _out, _route
 
+COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # Those of torch's take and put_.
-DTYPES = frozenset(
-    (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-    + (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    + (torch.complex64, torch.complex128)
-)
+DTYPES = frozenset((torch.bool, *COUNTED, *_check.HALVES, *_check.DTYPES))
 INDICES = (torch.int32, torch.int64)
-COUNTED = (torch.uint8, torch.int8, torch.int16, *INDICES)
 
 _take_op = _indexing_plan.take_op
 _put_op = _indexing_plan.put_op

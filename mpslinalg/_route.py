@@ -28,7 +28,7 @@ CUDA_BATCH = 64
 CUDA_TALL = 65536
 CUDA_TALL_COLUMNS = 8
 CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
-CUDA_NOT_MEASURED = frozenset(("eig", "eigvals", "matrix_norm"))
+CUDA_NOT_MEASURED = frozenset(("eig", "eigvals", "matrix_norm", "matrix_exp"))
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 # What is a decomposition and a few products is as fast as its decomposition.
