@@ -290,7 +290,8 @@ def matrix_power(A: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
         refused: Tensor = _check.refuse(torch.linalg.matrix_power, A, n, out=out)
         return refused
     if n == 0:
-        result = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand(A.shape).clone()
+        one = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+        result = A.new_empty(A.shape).copy_(one)
     elif n == 1:
         result = A.clone()
     else:
@@ -324,7 +325,7 @@ def vander(x: Tensor, N: int | None = None) -> Tensor:
         return refused
     if x.dtype in INTEGERS:
         x = x.to(torch.int64)
-    x = x.unsqueeze(-1)
+    x = torch.atleast_1d(x).unsqueeze(-1)  # type: ignore[no-untyped-call]
     powers, power = torch.cat((torch.ones_like(x), x), -1), x
     while powers.shape[-1] < number:
         power = power * power
