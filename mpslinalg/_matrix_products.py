@@ -291,7 +291,8 @@ def matrix_power(A: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
         return refused
     if n == 0:
         one = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-        result = A.new_empty(A.shape).copy_(one)
+        # A's own copy, so that it has a gradient, of zeros.
+        result = A.clone(memory_format=torch.contiguous_format).copy_(one)
     elif n == 1:
         result = A.clone()
     else:

@@ -75,7 +75,8 @@ def _power(x: Tensor, p: float) -> Tensor:
 def _norm(x: Tensor, order: Number) -> Tensor:
     """The norm of the last dimension."""
     if order == 0:
-        return (x != 0).sum(-1, dtype=_norms._real(x.dtype))
+        # With a gradient, of zeros.
+        return torch.where(x == 0, x.abs(), 1).sum(-1)
     if order == 1:
         return x.abs().sum(-1)
     if order == math.inf:
