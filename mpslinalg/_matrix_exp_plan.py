@@ -23,6 +23,8 @@ THETA = {
         13: 5.371920351148152,
     },
 }
+# Whose number is the exponent of a normal number.
+MOST_SQUARES = {torch.float32: 126, torch.float64: 1022}
 
 
 def _coefficients(degree: int) -> list[float]:
@@ -70,18 +72,16 @@ def matrix_exp(A: Tensor) -> Tensor:
     X = A.resolve_conj().resolve_neg().reshape(-1, *A.shape[-2:]).mT
     real = X.real.dtype if X.is_complex() else X.dtype
     theta = THETA[real]
-    norms = X.abs().sum(-2).amax(-1)
-    largest = norms.amax().item()
-    degree = next((m for m, bound in theta.items() if largest <= bound), max(theta))
-    squarings = torch.zeros_like(norms)
-    if largest > theta[degree]:
-        # Not more than the exponents of numbers hold: what is larger has overflown anyway.
-        most = 126 if real == torch.float32 else 1022
-        squarings = (norms / theta[degree]).log2().ceil().nan_to_num(0, 0, 0).clamp(0, most)
-        X = X * _power_of_two(-squarings, real)[:, None, None]
-    X = _pade(X, degree)
-    for done in range(int(squarings.amax().item()) if largest > theta[degree] else 0):
-        X = torch.where((done < squarings)[:, None, None], product(X, X), X)
+    # Of a matrix with NaN nothing is known, and there is nothing to find out.
+    norms = X.abs().sum(-2).amax(-1).nan_to_num(0)
+    bound = max(theta.values())
+    squares = (norms / bound).log2().ceil().clamp(0, MOST_SQUARES[real])
+    largest, most = torch.stack((norms.amax(), squares.amax())).tolist()
+    if most > 0:
+        X = X * _power_of_two(-squares, real)[:, None, None]
+    X = _pade(X, next((m for m in theta if largest <= theta[m]), max(theta)))
+    for done in range(int(most)):
+        X = torch.where((done < squares)[:, None, None], product(X, X), X)
     return result.copy_(X.mT.reshape(A.shape))
 
 

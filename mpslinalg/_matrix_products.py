@@ -185,9 +185,9 @@ def _order(sizes: list[int]) -> list[list[int]]:
         for i in range(n - length):
             j = i + length
             ends = sizes[i] * sizes[j + 1]
-            cost[i][j], split[i][j] = min(
-                (cost[i][k] + cost[k + 1][j] + ends * sizes[k + 1], k) for k in range(i, j)
-            )
+            costs = [cost[i][k] + cost[k + 1][j] + ends * sizes[k + 1] for k in range(i, j)]
+            cost[i][j] = min(costs)
+            split[i][j] = i + costs.index(cost[i][j])
     return split
 
 

@@ -161,7 +161,7 @@ def vector_norm(
         and dims is not None
         and _check.flags(keepdim)
         and _norms._widens(x, dtype)
-        and (0 <= order < math.inf or math.prod(x.shape[d] for d in dims if x.dim()) > 0)
+        and (0 <= order < math.inf or x.dim() == 0 or all([x.shape[d] > 0 for d in dims]))
         and _check.out(out, (x,), _norms._real(x.dtype if dtype is None else dtype))
     ):
         refused: Tensor = _check.refuse(

@@ -142,8 +142,8 @@ def test_gradients_of_equal_eigenvalues(dtype: torch.dtype, device: str) -> None
     torch.testing.assert_close(second, -(D @ W + W @ D) / 64)
 
 
-@pytest.mark.parametrize("size", [0.1, 1.0, 3.0, 20.0])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 2, 20, 20), (40, 40)], ids=name)
+@pytest.mark.parametrize("size", [0.005, 0.1, 0.3, 1.0, 3.0, 20.0])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 2, 20, 20)], ids=name)
 @pytest.mark.parametrize("dtype", SINGLES + DOUBLES, ids=name)
 def test_exp(dtype: torch.dtype, shape: tuple[int, ...], size: float, device: str) -> None:
     A = testing.random(shape, dtype)
@@ -168,10 +168,10 @@ def test_exp_of_a_batch_of_many_scales(device: str) -> None:
 
 def test_exp_of_nilpotent_and_of_extreme_matrices(device: str) -> None:
     A = torch.zeros(4, 2, 2)
-    A[0, 0, 1], A[1] = 1e30, torch.diag(torch.tensor([-1e4, 1.0]))
+    A[0, 0, 1], A[1] = 3e38, torch.diag(torch.tensor([-1e4, 1.0]))
     A[2], A[3] = torch.nan, torch.inf
     X = LA.matrix_exp(on(device, A)).cpu()
-    torch.testing.assert_close(X[0], torch.tensor([[1, 1e30], [0, 1]]))
+    torch.testing.assert_close(X[0], torch.tensor([[1, 3e38], [0, 1]]))
     torch.testing.assert_close(X[1], torch.diag(torch.tensor([0, math.e])), rtol=1e-3, atol=1e-6)
     assert not X[2:].isfinite().any()
 
@@ -184,18 +184,20 @@ def test_exp_in_half_precision(dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.parametrize("dtype", DOUBLES, ids=name)
 @pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
-def test_derivatives_of_exp(size: float, dtype: torch.dtype, device: str) -> None:
+def test_derivative_of_exp(size: float, dtype: torch.dtype, device: str) -> None:
     A, E = (testing.random((2, 5, 5), dtype, seed) * size / 5 for seed in (0, 1))
     E = E * 1e-12
-    X, dX = torch.func.jvp(LA.matrix_exp, (on(device, A),), (on(device, E),))
-    exact = np.stack(
-        [scipy.linalg.expm_frechet(a.numpy(), e.numpy())[1] for a, e in zip(A, E, strict=True)]
-    )
-    assert np.abs(dX.numpy(force=True) - exact).max() <= 1e-12 * np.abs(exact).max()
-    if size <= 1:
-        given = on(device, A).requires_grad_()
-        assert torch.autograd.gradcheck(LA.matrix_exp, given, check_forward_ad=True)
-        assert torch.autograd.gradgradcheck(LA.matrix_exp, given)
+    dX: Tensor = torch.func.jvp(LA.matrix_exp, (on(device, A),), (on(device, E),))[1]
+    pairs = zip(double(A), double(E), strict=True)
+    exact = np.stack([scipy.linalg.expm_frechet(a, e)[1] for a, e in pairs])
+    assert np.abs(double(dX) - exact).max() <= 1e-12 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("dtype", DOUBLES, ids=name)
+def test_gradients_of_exp(dtype: torch.dtype, device: str) -> None:
+    A = on(device, testing.random((3, 3), dtype)).requires_grad_()
+    assert torch.autograd.gradcheck(LA.matrix_exp, A, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(LA.matrix_exp, A, fast_mode=True)
 
 
 def test_exp_of_nothing(device: str) -> None:
