@@ -100,6 +100,7 @@ def test_vmap_and_compile(device: str) -> None:
     for order in ORDERS:
         rows = torch.func.vmap(lambda x, o=order: LA.norm(x, o, 1))(x)
         torch.testing.assert_close(rows, LA.vector_norm(x, order, -1))
+    for order in (2, 3.5, math.inf):
         compiled = torch.compile(LA.vector_norm, fullgraph=True, backend="aot_eager")
         torch.testing.assert_close(compiled(x, order, (0, 2)), LA.vector_norm(x, order, (0, 2)))
 
