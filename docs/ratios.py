@@ -170,7 +170,18 @@ def worst(
     """Of each routine and dtype, ours and SciPy's; AssertionError where ours misses the bar."""
     found: dict[str, dict[torch.dtype, tuple[float, float]]] = {}
     with LA.use("kernels"):
-        for family in (_lu, _triangular, _cholesky, _ldl, _qr, _lstsq, _svd, _eigh, _eig, _gated_delta):
+        for family in (
+            _lu,
+            _triangular,
+            _cholesky,
+            _ldl,
+            _qr,
+            _lstsq,
+            _svd,
+            _eigh,
+            _eig,
+            _gated_delta,
+        ):
             for dtype in DTYPES:
                 for n in sizes:
                     for routine, ours, theirs in family(n, dtype, device):

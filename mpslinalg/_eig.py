@@ -168,7 +168,7 @@ def _check_info(info: Tensor, name: str, A: Tensor) -> None:
 def eig(A: Tensor, *, out: Any = None) -> Any:
     """Compute eigenvalues and eigenvectors of a square matrix, A V = V diag(L).
 
-    Same contract as `torch.linalg.eig`. Differences: more than 256 rows are torch's in
+    Same contract as `torch.linalg.eig`. Differences: more than 512 rows are torch's in
     `use("auto")` and refused in `use("kernels")`; within `torch.compile` and `torch.func` a matrix
     with NaN or infinity raises LinAlgError.
 
@@ -187,7 +187,7 @@ def eig(A: Tensor, *, out: Any = None) -> Any:
         RuntimeError: NaN or infinite entries; what is no square matrix; other dtypes.
         torch.linalg.LinAlgError: no convergence within 30 n sweeps; names the first matrix. Reads
             the device once to know.
-        NotImplementedError: half precision; more than 256 rows in `use("kernels")`.
+        NotImplementedError: half precision; more than 512 rows in `use("kernels")`.
 
     Balancing by powers of two, Householder's reduction to Hessenberg form, Francis's double shifts,
     single ones if complex, and back substitution: up to 32 rows (16 in double precision) in one

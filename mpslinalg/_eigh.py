@@ -107,7 +107,7 @@ def _triangle(UPLO: Any) -> bool:
 def eigh(A: Tensor, UPLO: str = "L", *, out: Any = None) -> Any:
     """Compute eigenvalues and eigenvectors of a symmetric or Hermitian matrix, A = V diag(L) V^H.
 
-    Same contract as `torch.linalg.eigh`. Difference: an A of more than one row with an entry that
+    Same contract as `torch.linalg.eigh`. Differences: an A of more than one row with an entry that
     is NaN or infinite always raises, where LAPACK may return NaN.
 
     Args:
@@ -150,7 +150,7 @@ def eigh(A: Tensor, UPLO: str = "L", *, out: Any = None) -> Any:
 def eigvalsh(A: Tensor, UPLO: str = "L", *, out: Tensor | None = None) -> Tensor:
     """Compute the eigenvalues of a symmetric or Hermitian matrix.
 
-    Same contract as `torch.linalg.eigvalsh`. Difference: that of `eigh`.
+    Same contract as `torch.linalg.eigvalsh`. Differences: those of `eigh`.
 
     Args:
         A, UPLO: see `eigh`.

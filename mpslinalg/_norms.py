@@ -67,8 +67,9 @@ def _sum_of_squares(A: Tensor) -> Tensor:
     parts = torch.view_as_real(A.resolve_conj()).flatten(-2) if A.is_complex() else A
     if A.numel() == 0:
         return parts.sum((-2, -1))
-    largest = parts.abs().amax((-2, -1), keepdim=True)
-    scale = torch.where((largest == 0) | largest.isinf(), 1, largest)
+    limits = torch.finfo(parts.dtype)
+    # Of zeros or infinities the quotients are zeros or infinities.
+    scale = parts.abs().amax((-2, -1), keepdim=True).clamp(limits.tiny, limits.max)
     return (parts / scale).square().sum((-2, -1)).sqrt() * scale[..., 0, 0]
 
 

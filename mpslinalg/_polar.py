@@ -25,7 +25,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
 class _Polar(Function):
     """A = U H. With M = U^H dA and W H + H W = M - M^H: dH = M - W H, dU = U W + (dA - U M) H^-1.
 
-    Backward, with K = U^H gU - gH H for the hermitian part gH and Z H + H Z = K - K^H:
+    Backward, with K = U^H gU - gH H and Z H + H Z = K - K^H:
     gA = U (Z + gH) + (gU - U U^H gU) H^-1. The last term is that of more rows than columns.
 
     Source: Higham, "Functions of Matrices" (2008), section 8.2.
@@ -46,7 +46,7 @@ class _Polar(Function):
     @staticmethod
     def backward(ctx: Any, gU: Tensor, gH: Tensor, *_: Any) -> Tensor:
         U, H, S, Vh = ctx.saved_tensors
-        gH, P = (gH + gH.mH) / 2, U.mH @ gU
+        P = U.mH @ gU
         K = P - gH @ H
         gA: Tensor = U @ (_sylvester.solve(H, K - K.mH, S, Vh.mH) + gH)
         if U.shape[-2] > U.shape[-1]:

@@ -5,31 +5,39 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpslinalg import _op, _qr_plan
+from mpslinalg import _bidiagonal_plan, _op, _qr_plan
 from mpslinalg._engines import empty, flattened, gemm, kernel, scalar, strides
 from mpslinalg._simdgroups import lanes, whole
 
 # The shorter side of what one simdgroup takes, a column a lane; a longer side is reduced by QR.
 WIDTH = _qr_plan.WIDTH
-# The shorter side of what is taken by blocks of columns, 8 rows of a column a lane.
+# The shorter side of what is taken by blocks of columns, at most 16 rows of a column a lane. Larger
+# matrices become bidiagonal, and a few of them earlier: rounds of rotations follow one another,
+# some 15 us each where there is little to do at once.
 MAX_WIDTH = 256
-# Sweeps until a matrix counts as one that does not converge, as the kernels of one launch have it.
+FEW = 8
+FEW_WIDTH = 192
+# Sweeps until a matrix counts as one that does not converge, as jacobi.h has it.
 SWEEPS = 30
 
 
-def built(m: int, n: int) -> bool:
-    """Whether there are kernels for matrices of this size."""
-    return min(m, n) <= MAX_WIDTH
+def by_jacobi(batch: int, k: int) -> bool:
+    """Whether rotations of columns are what runs for this shorter side."""
+    return k <= (FEW_WIDTH if batch < FEW else MAX_WIDTH)
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     long, short = max(m, n), min(m, n)
+    if not by_jacobi(batch, short):
+        first = "qr, " if _bidiagonal_plan.tall(long, short) else ""
+        last = "tridiagonal_values" if name == "svdvals" else "divide, qr_apply"
+        return f"{first}bidiagonal_columns, bidiagonal_rows, {last}"
     kernels = "svd_simd" if short <= WIDTH else "svd_within, svd_between"
     if long <= WIDTH or long == short:
         return kernels
     first = _qr_plan.regime("qr", dtype, batch, long, short, k)
-    return f"{first}, {kernels} of R" + (", matmul" if name == "svd" else "")
+    return f"{first}, {kernels} of R" + ("" if name == "svdvals" else ", matmul")
 
 
 def svd(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -45,6 +53,10 @@ def svd(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     matrices, left, right = flattened(A), flattened(U), flattened(Vh)
     # A^T = X S Y^H, which needs no conjugate of A, makes A = conj(Y) S X^T.
     tall, X, Y = (matrices, left, right.mT) if m >= n else (matrices.mT, right.mT, left)
+    size = tall.shape[0]
+    if not by_jacobi(size, k):
+        _bidiagonal_plan.svd(tall, X, S.view(size, k), Y, info.view(size))
+        return U, S, Vh, info
     if max(m, n) <= WIDTH:
         _simd(tall, X, S, Y, info, X.shape[-1])
         return U, S, Vh, info
@@ -52,7 +64,7 @@ def svd(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         _blocks(tall, X, S, Y, info)
         return U, S, Vh, info
     Q, R = _qr_plan.qr(tall, "complete" if full else "reduced")
-    inner, R = empty((tall.shape[0], k, k), A), R[:, :k]
+    inner, R = empty((size, k, k), A), R[:, :k]
     if k <= WIDTH:
         _simd(R, inner, S, Y, info, k)
     else:
@@ -125,11 +137,11 @@ def _blocks(A: Tensor, X: Tensor | None, S: Tensor, Y: Tensor | None, info: Tens
         return
     # Roundings of thousands of turns add up: one step of Newton and Schulz, V (3 - V^H V) / 2,
     # takes their first order away.
-    gram, better = empty(A.shape, A), empty(A.shape, A)
+    gram, twice = empty(A.shape, A), empty(A.shape, A)
     gemm(gram, gram, V.mH, V, 0, 1)
-    gemm(better, V, V, gram, 1.5, -0.5)
+    gemm(twice, V, V, gram, 3, -1)
     kernel("svd_blocks", "svd_order", T)(
-        U, better, order, info, X, Y, n, *X.stride()[1:], *Y.stride()[1:],
+        U, twice, order, info, X, Y, n, *X.stride()[1:], *Y.stride()[1:],
         threads=(n, n, batch), group=(32, 8, 1),
     )  # fmt: skip
 
@@ -150,7 +162,10 @@ def svdvals(A: Tensor) -> tuple[Tensor, Tensor]:
     tall = flattened(A)
     if tall.shape[-2] < tall.shape[-1]:
         tall = tall.mT
-    m, n = tall.shape[-2:]
+    size, m, n = tall.shape
+    if not by_jacobi(size, n):
+        _bidiagonal_plan.svdvals(tall, S.view(size, n), info.view(size))
+        return S, info
     if m > max(n, WIDTH):
         _, tall = _qr_plan.qr(tall, "r")
     if n > WIDTH:

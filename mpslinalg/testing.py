@@ -651,7 +651,7 @@ def nonsymmetric(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:
     X = U * eps ** (steps / 2) @ W
 
     def triangle(d: NDArray[Any]) -> NDArray[Any]:
-        return np.diag(d) + np.triu(_normal(rng, (n, n), dtype), 1)
+        return np.asarray(np.diag(d) + np.triu(_normal(rng, (n, n), dtype), 1))
 
     def circle() -> NDArray[Any]:
         angles = rng.uniform(0, 2 * np.pi, n)
@@ -664,7 +664,8 @@ def nonsymmetric(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:
         return T
 
     def alike(T: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(np.linalg.solve(X, T @ X))
+        similar: NDArray[Any] = np.linalg.solve(X, T @ X)
+        return similar
 
     normal, bordered = (_normal(rng, (n, n), dtype) for _ in range(2))
     skewed = alike(circle())

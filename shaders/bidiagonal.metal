@@ -97,8 +97,6 @@ template <typename T>
     constant uint& m [[buffer(7)]],
     constant uint& n [[buffer(8)]],
     constant uint& i [[buffer(9)]],
-    constant uint& d_step [[buffer(10)]],
-    constant ulong& d_batch [[buffer(11)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
@@ -178,7 +176,7 @@ template <typename T>
   if (group.x == 0 && simd == 0) {
     if (lane == 0) {
       tau[matrix * n + i] = h.tau;
-      d[matrix * d_batch + ulong(i) * d_step] = h.beta;
+      d[matrix * n + i] = h.beta;
       inverses[matrix * 2] = h.inverse;
     }
     // No launch follows, and this simdgroup is alone.
@@ -202,8 +200,6 @@ template <typename T, int ROWS>
     constant uint& m [[buffer(7)]],
     constant uint& n [[buffer(8)]],
     constant uint& i [[buffer(9)]],
-    constant uint& e_step [[buffer(10)]],
-    constant ulong& e_batch [[buffer(11)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
@@ -282,7 +278,7 @@ template <typename T, int ROWS>
     }
     if (group.x == 0 && tid == 0) {
       tau[matrix * (n - 1) + i] = h.tau;
-      e[matrix * e_batch + ulong(i) * e_step] = h.beta;
+      e[matrix * (n - 1) + i] = h.beta;
       inverses[matrix * 2 + 1] = h.inverse;
     }
   }
@@ -307,10 +303,6 @@ template <typename T, int SIZE>
     constant uint& m [[buffer(9)]],
     constant uint& n [[buffer(10)]],
     constant uint& first [[buffer(11)]],
-    constant uint& d_step [[buffer(12)]],
-    constant ulong& d_batch [[buffer(13)]],
-    constant uint& e_step [[buffer(14)]],
-    constant ulong& e_batch [[buffer(15)]],
     uint group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
@@ -410,7 +402,7 @@ template <typename T, int SIZE>
     }
     if (tid == 0) {
       left_taus[k] = of_column.tau;
-      d[matrix * d_batch + ulong(first + k) * d_step] = of_column.beta;
+      d[matrix * n + first + k] = of_column.beta;
     }
     if (k + 1 < width) {
       threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -449,7 +441,7 @@ template <typename T, int SIZE>
       }
       if (tid == 0) {
         right_taus[k] = of_row.tau;
-        e[matrix * e_batch + ulong(first + k) * e_step] = of_row.beta;
+        e[matrix * (n - 1) + first + k] = of_row.beta;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
       if (tid < uint(SIZE)) {
@@ -497,10 +489,22 @@ kernel void bidiagonal_embed(
   X[long(id.z) * batch_stride + place] = from_real<T>(entry);
 }
 
-// A vector of zeros an entry a thread.
+// The tridiagonal matrix [[0, B^T], [B, 0]], permuted: a diagonal of zeros, and beside it d and e
+// in turn. An entry a thread.
 template <typename R>
-kernel void bidiagonal_clear(device R* x [[buffer(0)]], uint id [[thread_position_in_grid]]) {
-  x[id] = R(0);
+kernel void bidiagonal_interleave(
+    device const R* d [[buffer(0)]],
+    device const R* e [[buffer(1)]],
+    device R* zeros [[buffer(2)]],
+    device R* beside [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    uint2 id [[thread_position_in_grid]]) {
+  const ulong i = id.x / 2;
+  zeros[ulong(id.y) * 2 * n + id.x] = R(0);
+  if (id.x + 1 < 2 * n) {
+    const R entry = id.x % 2 == 0 ? d[ulong(id.y) * n + i] : e[ulong(id.y) * (n - 1) + i];
+    beside[ulong(id.y) * (2 * n - 1) + id.x] = entry;
+  }
 }
 
 // S := values 2^exponent from the last of them to the first, or as they stand. A value a thread.

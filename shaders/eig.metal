@@ -1,6 +1,7 @@
 #include "scalar.h"
 #include "householder.h"
 #include "hessenberg.h"
+#include "shifts.h"
 #include "schur.h"
 #include "eigenvectors.h"
 
@@ -110,13 +111,13 @@ kernel void eig_simd(
 // Numbers of a matrix that a launch leaves to the next.
 constexpr constant uint STATE = 5;
 
-// The first of three kernels for more rows, a threadgroup a matrix with a thread for each row:
+// The first of three kernels for 33 to 512 rows, a threadgroup a matrix with a thread for each:
 // H = Z^H D^-1 A D Z in Hessenberg form in device memory, the columns first ... last - 1 in a
 // launch. The launch of the first column reads A, balances and sets `state`: rows that have not
 // converged, sweeps without a deflation, sweeps, the exponent taken out, and whether A is not
 // finite.
 template <typename T>
-[[max_total_threads_per_threadgroup(256)]] kernel void eig_reduce(
+[[max_total_threads_per_threadgroup(512)]] kernel void eig_reduce(
     device const T* A [[buffer(0)]],
     device T* H_all [[buffer(1)]],
     device T* Z_all [[buffer(2)]],
@@ -135,7 +136,7 @@ template <typename T>
     uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]]) {
   typedef real_t<T> Real;
-  THREADGROUP_ARRAY(T, v, 256);
+  THREADGROUP_ARRAY(T, v, 512);
   THREADGROUP_ARRAY(Real, partial, 32);
   const Crew crew = {tid, lane, simd, simds};
   const bool active = tid < n;
@@ -174,7 +175,7 @@ template <typename T>
 
 // The second: so many sweeps towards Schur form in a launch, and none where all has converged.
 template <typename T>
-[[max_total_threads_per_threadgroup(256)]] kernel void eig_iterate(
+[[max_total_threads_per_threadgroup(512)]] kernel void eig_iterate(
     device T* H_all [[buffer(0)]],
     device T* Z_all [[buffer(1)]],
     device int* state_all [[buffer(2)]],

@@ -125,6 +125,16 @@ inline void reflect_column(P column, uint first, uint n, threadgroup T* v, T tau
   for (uint i = first; i < n; ++i) column[i] = mul_sub(column[i], v[i], sum);
 }
 
+// The same by a simdgroup, which reads along memory.
+template <typename T, typename P>
+inline void reflect_column_together(
+    P column, uint first, uint n, threadgroup T* v, T tau, uint lane) {
+  T sum = zero<T>();
+  for (uint i = first + lane; i < n; i += 32) sum = mul_add(sum, conj(v[i]), column[i]);
+  sum = mul(conj(tau), simd_sum(sum));
+  for (uint i = first + lane; i < n; i += 32) column[i] = mul_sub(column[i], v[i], sum);
+}
+
 // A := Q^H A Q and Z := Z Q with the Householder reflections of columns first ... last - 1, which
 // make A zero below its first subdiagonal. v: n entries of threadgroup memory.
 template <bool GROUP, typename T, typename P>
@@ -158,7 +168,13 @@ inline void reduce_columns(
     }
     meet<GROUP>();
     if (is_zero(h.tau)) continue;
-    if (below) reflect_column<T>(A + own * stride, k + 1, n, v, h.tau);
+    if constexpr (GROUP) {
+      for (uint j = k + 1 + crew.simd; j < n; j += crew.simds) {
+        reflect_column_together<T>(A + j * stride, k + 1, n, v, h.tau, crew.lane);
+      }
+    } else if (below) {
+      reflect_column<T>(A + own * stride, k + 1, n, v, h.tau);
+    }
     meet<GROUP>();
     if (own < n) {
       reflect_row<T>(A + own, stride, k + 1, n, v, h.tau);

@@ -66,7 +66,7 @@ template <typename T> struct Turn {
 };
 
 template <typename T>
-inline void mix(thread T& low, thread T& high, T phase, Mixture<real_t<T>> by) {
+inline void blend(thread T& low, thread T& high, T phase, Mixture<real_t<T>> by) {
   const T turned = mul(high, phase);
   const T new_low = times(low, by.low_low) + times(turned, by.low_high);
   high = times(low, by.high_low) + times(turned, by.high_high);
@@ -177,7 +177,7 @@ inline Turn<T> turn_pair(
     thread Progress& progress) {
   const Turn<T> turn = meet<T, TEAM>(low, high, low_size, high_size, progress);
 #pragma unroll
-  for (int i = 0; i < rows<T>(); ++i) mix(low[i], high[i], turn.phase, turn.columns);
+  for (int i = 0; i < rows<T>(); ++i) blend(low[i], high[i], turn.phase, turn.columns);
   if (simd_any(turn.uncertain)) {
     measure<T, TEAM>(low, low_size, least);
     measure<T, TEAM>(high, high_size, least);
@@ -304,8 +304,9 @@ inline void multiply(
   }
 }
 
-// How far below the least column of A one may shrink. What is less counts as zero: in each column of
-// A that is an error of a part of a roundoff, and singular values as small are made of roundings.
+// How far below the least column of A one may shrink. What is less counts as zero: in each column
+// of A that is an error of a part of a roundoff, and singular values as small are made of
+// roundings.
 template <typename R> inline int least_shrinkage() { return sizeof(R) == 4 ? -34 : -63; }
 
 // X := A with the power of two taken out of each column, into `exponents`, of n + 1 a matrix: the
@@ -422,7 +423,8 @@ template <typename T, int TEAM>
     load_block<T, WIDTH, HEIGHT>(tile, columns, first, n, tid, HALF * TEAM);
     threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll(1)
-    for (uint i = team; i < uint(WIDTH); i += HALF) {
+    for (uint other = 0; other < uint(WIDTH); other += HALF) {
+      const uint i = other + team;
       begin_column<T, TEAM, WIDTH>(
           tile, sizes, 1, i, first + i < n ? exponent[first + i] : OF_ZERO, least, place);
       for (uint row = place; row < STRIDE; row += TEAM) {
@@ -453,7 +455,7 @@ template <typename T, int TEAM>
           read_tile<T, TEAM, TURNED>(w_low, W + i * STRIDE, team, place);
           read_tile<T, TEAM, TURNED>(w_high, W + j * STRIDE, team, place);
 #pragma unroll
-          for (int k = 0; k < TURNED; ++k) mix(w_low[k], w_high[k], turn.phase, turn.turns);
+          for (int k = 0; k < TURNED; ++k) blend(w_low[k], w_high[k], turn.phase, turn.turns);
           write_tile<T, TEAM, TURNED>(w_low, W + i * STRIDE, team, place);
           write_tile<T, TEAM, TURNED>(w_high, W + j * STRIDE, team, place);
         }
@@ -559,7 +561,7 @@ template <typename T, int TEAM>
         T w_high[TURNED];
         read_tile<T, TEAM, TURNED>(w_high, W + (WIDTH + j) * STRIDE, team, place);
 #pragma unroll
-        for (int k = 0; k < TURNED; ++k) mix(w_low[k], w_high[k], turn.phase, turn.turns);
+        for (int k = 0; k < TURNED; ++k) blend(w_low[k], w_high[k], turn.phase, turn.turns);
         write_tile<T, TEAM, TURNED>(w_high, W + (WIDTH + j) * STRIDE, team, place);
       }
       if (place == 0) sizes.set(r + 1, j, high_size);
@@ -712,11 +714,11 @@ kernel void svd_finish(
   }
 }
 
-// The columns of U and V in the order of S, those of V conjugated, for matrices that are finite.
+// The columns of U and V in the order of S, those of V conjugated; of V there is twice as much.
 template <typename T>
 kernel void svd_order(
     device const T* U [[buffer(0)]],
-    device const T* V [[buffer(1)]],
+    device const T* twice_V [[buffer(1)]],
     device const int* order [[buffer(2)]],
     device const int* info [[buffer(3)]],
     device T* X [[buffer(4)]],
@@ -732,7 +734,7 @@ kernel void svd_order(
   const bool finite = info[at.z] != -4;
   const T invalid = from_real<T>(real_t<T>(NAN));
   X[offset + at.x * x_row + at.y * x_column] = finite ? U[from] : invalid;
-  Y[offset + at.x * y_row + at.y * y_column] = finite ? conj(V[from]) : invalid;
+  Y[offset + at.x * y_row + at.y * y_column] = finite ? scale(conj(twice_V[from]), -1) : invalid;
 }
 
 // X := A.

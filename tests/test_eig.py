@@ -61,16 +61,16 @@ def test_eig(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
 
 
 @kernels
-@pytest.mark.parametrize("n", [64, 100])
+@pytest.mark.parametrize(("n", "families"), [(64, [11, 14, 18]), (100, [18])])
 @each_single
-def test_threadgroups(dtype: torch.dtype, n: int, device: str) -> None:
-    A = nonsymmetric(n, dtype)[[11, 14, 18]]
+def test_threadgroups(dtype: torch.dtype, n: int, families: list[int], device: str) -> None:
+    A = nonsymmetric(n, dtype)[families]
     result = LA.eig(on(device, A))
     compare(testing.eig_ratio(A, *result), testing.eig_ratio(A, *lapack.eig(A)), EIG_THRESHOLD)
 
 
 @kernels
-@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (0, 300, 300)], ids=name)
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (0, 600, 600)], ids=name)
 @each_single
 def test_empty(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
     A = torch.empty(shape, dtype=dtype)
@@ -209,7 +209,7 @@ def test_out(dtype: torch.dtype, result_dtype: torch.dtype, device: str) -> None
 @pytest.mark.parametrize("dtype", [*SINGLES, *DOUBLES], ids=name)
 def test_torchs_samples(dtype: torch.dtype, device: str) -> None:
     """Eigenvalues may come in another order: each result is judged by itself."""
-    (op,) = (op for op in op_db if op.name == "linalg.eig")
+    op: Any = next(op for op in op_db if op.name == "linalg.eig")
     torch.manual_seed(0)
     count = 0
     for sample in op.sample_inputs("cpu", dtype):
@@ -256,7 +256,7 @@ def test_gradients_are_torchs(dtype: torch.dtype, device: str) -> None:
 @each_double
 def test_gradient_of_a_sum_of_powers(dtype: torch.dtype, device: str) -> None:
     """The sum of the cubes of all eigenvalues is the trace of A^3: its gradient is 3 (A^2)^H."""
-    A = on(device, testing.random((40, 40), dtype) / 6).requires_grad_()
+    A = on(device, testing.random((18, 18), dtype) / 4).requires_grad_()
     (gradient,) = torch.autograd.grad(LA.eigvals(A).pow(3).real.sum(), A)
     expected = 3 * torch.linalg.matrix_power(A.detach(), 2).mH
     torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-9)

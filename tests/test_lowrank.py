@@ -141,4 +141,9 @@ def test_compile(device: str) -> None:
 
 
 def test_which(device: str) -> None:
-    assert LA.which("svd_lowrank", torch.ones(9, 9, device=device)).endswith("svd of q columns")
+    for n in (9, 2000):
+        A = torch.ones(n, n, device=device)
+        assert LA.which("svd_lowrank", A).endswith("svd of q columns")
+    with LA.use("auto"):
+        if device == "cpu":
+            assert LA.which("svd_lowrank", A).startswith("svd_lowrank: torch.linalg on cpu")

@@ -343,7 +343,9 @@ def test_bad_input(A: Tensor, B: Any, options: dict[str, Any], device: str) -> N
         return caught.type, str(caught.value)
 
     given = on(device, A), on(device, B) if B is not None else None
-    assert error(LA.lstsq, *given) == error(torch.linalg.lstsq, A, B)
+    # Of a driver that nobody knows torch says other things on a GPU.
+    theirs = given if options.get("driver") == "qr" else (A, B)
+    assert error(LA.lstsq, *given) == error(torch.linalg.lstsq, *theirs)
 
 
 @pytest.mark.parametrize("shape", [(4, 2), (2, 4), (40, 35)], ids=name)

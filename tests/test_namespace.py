@@ -81,19 +81,18 @@ OTHERS = {
 
 # What torch has not, and whose contract it has.
 OWN = {"qr_pivoted": "scipy.linalg.qr(A, pivoting=True)"}
-# Functions of torch 2.15.
-YOUNG = {"matrix_sqrth": "matrix_sqrth(A)", "polar": "polar(A, *, out=None)"}
-
-
-def torch_function(name: str) -> Any:
-    return getattr(torch.linalg, name, None) or getattr(torch, name)
+# What torch has as a method, or without documentation.
+PUT = "input, index, source, accumulate=False"
+WRITTEN = TORCH_LINALG | {"put": PUT, "put_": PUT}
 
 
 def torch_signature(name: str) -> inspect.Signature:
-    """The signature of a built-in of torch, from the first line of its documentation."""
-    text = TORCH_LINALG.get(name) or UNDOCUMENTED.get(name)
+    """The signature of a function of torch; of a built-in, from the start of its documentation."""
+    text = WRITTEN.get(name)
     if text is None:
-        line = torch_function(name).__doc__.strip().splitlines()[0]
+        with suppress(ValueError):
+            return inspect.signature(getattr(torch, name))
+        line = getattr(torch, name).__doc__.strip().splitlines()[0]
         parameters = re.search(r"\((.*?)\) ->", line)
         assert parameters is not None
         text = re.sub(r"\b(bool|Tensor) ", "", parameters[1])
@@ -120,7 +119,9 @@ def test_signature_is_torchs(name: str) -> None:
 def test_documentation_states_the_contract(name: str) -> None:
     text = inspect.getdoc(getattr(LA, name))
     assert text is not None
-    prefix = "torch.linalg" if hasattr(torch.linalg, name) or name in YOUNG else "torch"
+    prefix = "torch.linalg" if name in TORCH_LINALG else "torch"
+    if name == "put_":
+        prefix = "torch.Tensor"
     contract = OWN.get(name, f"{prefix}.{name}")
     assert f"Same contract as `{contract}`. Differences: " in text
     for section in ("Args:", "Returns:", "Raises:"):

@@ -165,8 +165,9 @@ def run_qr(dtype: torch.dtype) -> None:
         for mode in ("reduced", "complete", "r"):
             _qr_plan.qr(torch.zeros(2, *shape, dtype=dtype), mode)
             _qr_pivoted_plan.qr_pivoted(torch.zeros(2, *shape, dtype=dtype), mode)
-            if min(shape) <= _svd_plan.WIDTH:
-                _svd_plan.svd(torch.zeros(2, *shape, dtype=dtype), mode == "complete")
+            _svd_plan.svd(torch.zeros(2, *shape, dtype=dtype), mode == "complete")
+    for n in (64, 128, _svd_plan.MAX_WIDTH):
+        _svd_plan.svd(torch.zeros(_svd_plan.FEW, n, n, dtype=dtype), False)
     A, tau = torch.zeros(2, 70, 40, dtype=dtype), torch.zeros(2, 40, dtype=dtype)
     _qr_plan.geqrf(A)
     _qr_plan.householder_product(A, tau)
@@ -177,8 +178,8 @@ def run_qr(dtype: torch.dtype) -> None:
 
 
 def run_bidiagonal(dtype: torch.dtype) -> None:
-    """Square and tall, few matrices and many."""
-    for batch, m, n in ((2, 40, 40), (2, 80, 40), (130, 40, 40)):
+    """Groups of both sizes, QR first, launches for few matrices and for many."""
+    for batch, m, n in ((2, 40, 40), (2, 80, 40), (2, 90, 80), (1, 150, 150), (30, 150, 150)):
         A, values = torch.zeros(1, m, n, dtype=dtype).expand(batch, m, n), torch.zeros(batch, n)
         X, info = torch.zeros(batch, m, n, dtype=dtype), torch.zeros(batch, dtype=torch.int32)
         _bidiagonal_plan.svd(A, X, values, X[:, :n].clone(), info)
@@ -199,11 +200,10 @@ def run_eig(dtype: torch.dtype) -> None:
 
 
 def run_divide() -> None:
-    """Teams of either width."""
-    for n in (2 * _divide_plan.LEAF, _divide_plan.WIDE):
-        d, e = torch.zeros(1, n), torch.zeros(1, n - 1)
-        _divide_plan.tridiagonal(d, e)
-        _divide_plan.bidiagonal(d, e)
+    """A leaf alone, nodes that merge in one launch and others."""
+    for n in (3, 8, 16, 32, 33, _divide_plan.SMALL + 1):
+        _divide_plan.tridiagonal(torch.zeros(1, n), torch.zeros(1, n - 1))
+        _divide_plan.bidiagonal(torch.zeros(1, n), torch.zeros(1, n - 1))
 
 
 def run_gated_delta() -> None:
@@ -251,8 +251,8 @@ def all_launches() -> dict[str, set[Launch]]:
             for plans in (run_qr, run_bidiagonal, run_eigh, run_eig):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
-        for plans in (run_divide, run_gated_delta, run_indexing):
-            for launch in recorded(plans, side_by_side=True):
+        for single in (run_divide, run_gated_delta, run_indexing):
+            for launch in recorded(single, side_by_side=True):
                 found.setdefault(launch.shader, set()).add(launch)
     return found
 

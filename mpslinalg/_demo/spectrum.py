@@ -11,6 +11,7 @@ accurate than QR", SIAM Journal on Matrix Analysis and Applications 13 (1992).
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from mpslinalg._demo.report import Check, Report, Section
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+ORDERS = math.factorial(7)
 EPS = 2.0**-24
 
 Array = NDArray[np.float64]
@@ -45,7 +47,8 @@ def scaled_condition(A: Array) -> float:
 
 def run(device: torch.device) -> Report:
     table = design()
-    orders = np.array(list(itertools.permutations(range(table.shape[1]))))
+    every = itertools.permutations(range(table.shape[1]))
+    orders = np.array(list(itertools.islice(every, ORDERS)))
     A = torch.from_numpy(table[:, orders].swapaxes(0, 1).copy()).to(device)
     with LA.use("kernels"):
         engine = LA.which("svdvals", A)
@@ -67,7 +70,7 @@ def run(device: torch.device) -> Report:
     ]
     return Report(
         case="spectrum",
-        title="Singular values of Longley's table: 16 years, 7 columns in 5040 orders",
+        title=f"Singular values of Longley's table: 16 years, 7 columns in {len(orders)} orders",
         sections=[
             Section(engine),
             Section(

@@ -1,4 +1,4 @@
-"""SVD by bidiagonalisation: the launch plans on the checked engine, large sizes on the plain one."""
+"""SVD by bidiagonalisation on the checked engine, and of large matrices on the plain one."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ each_regime = pytest.mark.parametrize("shape", REGIMES, ids=name)
 
 def reduced(A: Tensor, device: str) -> tuple[Tensor, Tensor, Tensor]:
     """Q, B and P of A = Q B P^H, B in double precision."""
-    batch, m, n = A.shape
+    batch, _, n = A.shape
     A = on(device, A)
     factor, real = empty(A.shape, A), A.dtype.to_real()
     copy(factor, A)
@@ -88,23 +88,63 @@ def families(m: int, n: int, dtype: torch.dtype) -> Tensor:
     return torch.stack((*matrices, testing.random((m, n), dtype)))
 
 
+def groups_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no threadgroup take more rows: with none, every step is launched."""
+    limits = dict.fromkeys(_bidiagonal_plan.LARGEST_GROUP, rows)
+    monkeypatch.setattr(_bidiagonal_plan, "LARGEST_GROUP", limits)
+
+
+def judge_reduction(A: Tensor, device: str) -> None:
+    Q, B, P = reduced(A, device)
+    u, s, vh = np.linalg.svd(B.numpy())
+    ours = (Q.numpy() @ u, vh @ P.numpy().conj().swapaxes(-2, -1))
+    # Of the dtype whose roundings count.
+    U, Vh = (torch.from_numpy(x).to(A.dtype) for x in ours)
+    compare(testing.svd_ratio(A, U, s, Vh), testing.svd_ratio(A, *lapack.svd(A, False)))
+
+
 @checked
 @pytest.mark.parametrize(
     ("dtype", "m", "n"),
     [
-        *((t, *s) for t in SINGLES for s in ((2, 2), (3, 2), (9, 8), (33, 33), (65, 34))),
+        # The small group, to its bounds, and the large one.
+        *((t, *s) for t in SINGLES for s in ((2, 2), (3, 2), (33, 33), (64, 63), (65, 65))),
+        (torch.float32, 128, 90),
+        (torch.complex64, 96, 80),
         *((t, *s) for t in DOUBLES for s in ((4, 3), (34, 33))),
     ],
     ids=name,
 )
-def test_reduction(dtype: torch.dtype, m: int, n: int, device: str) -> None:
+def test_reduction_by_groups(dtype: torch.dtype, m: int, n: int, device: str) -> None:
     A = families(m, n, dtype)
-    Q, B, P = reduced(A, device)
-    u, s, vh = np.linalg.svd(B.numpy())
-    ours = (Q.numpy() @ u, s, vh @ P.numpy().conj().swapaxes(-2, -1))
-    # Of the dtype whose roundings count.
-    U, Vh = (torch.from_numpy(x).to(dtype) for x in ours[::2])
-    compare(testing.svd_ratio(A, U, s, Vh), testing.svd_ratio(A, *lapack.svd(A, False)))
+    judge_reduction(A if m < 64 else A[[4, 5]], device)
+
+
+@checked
+@pytest.mark.parametrize("rows", [0, 9], ids=["launches", "launches and groups"])
+@pytest.mark.parametrize(
+    ("dtype", "m", "n"),
+    [
+        *((t, *s) for t in SINGLES for s in ((2, 2), (9, 8), (10, 10), (33, 33), (50, 34))),
+        *((t, *s) for t in DOUBLES for s in ((4, 3), (20, 13))),
+    ],
+    ids=name,
+)
+def test_reduction_by_launches(
+    dtype: torch.dtype, m: int, n: int, rows: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups_of(rows, monkeypatch)
+    judge_reduction(families(m, n, dtype), device)
+
+
+@checked
+@each_dtype
+def test_whole_lines_of_rows_for_many_matrices(
+    dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups_of(0, monkeypatch)
+    monkeypatch.setattr(_bidiagonal_plan, "FEW_ROWS", _bidiagonal_plan.ROWS)
+    judge_reduction(testing.random((2, 40, 37), dtype), device)
 
 
 @checked
@@ -116,7 +156,7 @@ def test_svd(dtype: torch.dtype, m: int, n: int, device: str) -> None:
 
 
 @checked
-def test_many_groups(device: str) -> None:
+def test_steps_and_a_group(device: str) -> None:
     judge(testing.random((1, 100, 100), torch.complex64), device)
 
 
@@ -125,7 +165,6 @@ def test_many_groups(device: str) -> None:
     [
         (torch.complex64, 260, 260),
         (torch.complex64, 300, 100),
-        (torch.float32, 200, 290),
     ],
     ids=name,
 )
@@ -148,15 +187,6 @@ def test_batches_are_their_matrices(dtype: torch.dtype, device: str) -> None:
     for i in range(5):
         for all_of_them, one in zip(together, decompose(A[i : i + 1], device), strict=True):
             assert torch.equal(all_of_them[i], one[0])
-
-
-@checked
-@each_dtype
-def test_whole_lines_of_rows_for_many_matrices(
-    dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_bidiagonal_plan, "FEW_ROWS", _bidiagonal_plan.ROWS)
-    judge(testing.random((2, 40, 37), dtype), device)
 
 
 @each_regime

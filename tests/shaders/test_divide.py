@@ -11,7 +11,7 @@ from tests import lapack
 from tests.inputs import name, on
 
 FLOAT, DOUBLE = torch.float32, torch.float64
-# One leaf and two, none of them full; four, with and without padding; a level more.
+# A leaf alone; four, with and without padding; a level more.
 SIZES = (1, 2, 31, 32, 33, 63, 64, 65, 100)
 
 
@@ -39,6 +39,8 @@ def families(n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         (normal, 10 ** (-12 * rng.random(n - 1))),
         (10 ** (-20 * i / n), 0.5 * 10 ** (-20 * i[1:] / n)),
         (10 ** (-20 * i[::-1] / n), 0.5 * 10 ** (-20 * i[:0:-1] / n)),
+        # In double precision a root is as near to its pole as any.
+        (np.where(i % 2 == 1, 1.0, 1e-6), np.where(i[:-1] % 2 == 1, 1e-14, 0)),
         (0 * ones, beside),
         (0 * ones, 0 * beside),
         (1e-5 * ones, beside),
@@ -79,10 +81,9 @@ def test_boundaries(problem: str, n: int, device: str) -> None:
 
 @each_problem
 @pytest.mark.usefixtures("checked")
-def test_what_large_matrices_launch(
-    problem: str, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_divide_plan, "WIDE", 64)
+def test_large_nodes(problem: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nodes of more rows launch, with little for the checker to do."""
+    monkeypatch.setattr(_divide_plan, "SMALL", 0)
     d, e = families(50, FLOAT)
     JUDGES[problem](d[:3], e[:3], device)
 

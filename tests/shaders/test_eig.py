@@ -57,7 +57,7 @@ def assert_conjugate(L: Tensor, V: Tensor) -> None:
 @pytest.mark.parametrize(
     ("dtype", "n"),
     [
-        *((dtype, n) for dtype in SINGLES for n in (1, 2, 3, 4, 8, 10, 16, 17, 31, 32, 33)),
+        *((dtype, n) for dtype in SINGLES for n in (1, 2, 3, 4, 8, 10, 16, 17, 32, 33)),
         *((dtype, 7) for dtype in DOUBLES),
     ],
     ids=name,
@@ -66,7 +66,7 @@ def test_families(dtype: torch.dtype, n: int, device: str) -> None:
     A = nonsymmetric(n, dtype)
     if n > 17:
         # Dense ones, and one of each other kind.
-        A = A[[2, 6, 9, 11, 14, 15, 20]]
+        A = A[[2, 9, 11, 14, 15, 20]]
     judge(A, device)
 
 
@@ -132,7 +132,7 @@ def test_a_bad_matrix_spoils_itself_only(dtype: torch.dtype, n: int, device: str
     A[1, 1, 0] = torch.nan
     A[2, 2, 2] = -torch.inf
     if dtype.is_complex:
-        A[2, 2, 2] = complex(0, torch.nan)
+        A[2, 2, 2] = torch.tensor(complex(0, torch.nan))
     L, V, info = decompose(A, device)
     assert info.tolist() == [0, n + 1, n + 1, 0, 0]
     for ours, theirs in zip((L, V), good, strict=False):
@@ -167,9 +167,24 @@ def test_launches_share_the_work(
     A = testing.random((2, n, n), dtype)
     expected = decompose(A, device)
     monkeypatch.setattr(_eig_plan, "PASSES", 7 * n)
-    monkeypatch.setattr(_eig_plan, "COLUMNS", 9)
+    monkeypatch.setattr(_eig_plan, "ENTRIES", 9 * n**2)
     for ours, theirs in zip(decompose(A, device), expected, strict=True):
         assert torch.equal(ours, theirs)
+
+
+@each_dtype
+@each_size
+def test_scales_of_rows_and_columns_are_undone(dtype: torch.dtype, n: int, device: str) -> None:
+    """Small eigenvalues of D B D^-1 would drown in the rounding of its large entries."""
+    B = testing.random((n, n), dtype)
+    scales = 2.0 ** torch.linspace(-20, 20, n).round()
+    A = scales[:, None] * B / scales
+    L, _, info = decompose(A, device)
+    assert info == 0
+    exact = torch.from_numpy(np.linalg.eigvals(B.to(torch.complex128).numpy()))
+    distances = (L[:, None].to(torch.complex128) - exact).abs()
+    assert distances.amin(0).max() <= 1e-4
+    assert distances.amin(1).max() <= 1e-4
 
 
 @each_dtype

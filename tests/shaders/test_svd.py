@@ -94,10 +94,13 @@ def test_batches_are_their_matrices(
     A[4] = torch.eye(*shape)
     A[5] = 1
     A[8::2] = torch.eye(*shape) + 1e-6 * A[8::2]
-    together = factor(A, device)
+    U, S, Vh = factor(A, device)
     for i in range(33):
-        for all_of_them, one in zip(together, factor(A[i], device), strict=True):
-            assert torch.equal(all_of_them[i], one)
+        U_of_one, *others = factor(A[i], device)
+        assert all(map(torch.equal, (S[i], Vh[i]), others))
+        # A GEMM may sum a batch in another order.
+        if max(shape) <= 32 or device == "cpu":
+            assert torch.equal(U[i], U_of_one)
 
 
 @each_regime
@@ -132,7 +135,9 @@ def test_a_power_of_two_is_one_of_the_values(
 
 
 @each_dtype
-@pytest.mark.parametrize("shape", [(4, 4), (8, 7), (16, 16), (32, 32), (50, 20), (64, 64), (60, 40)], ids=name)
+@pytest.mark.parametrize(
+    "shape", [(4, 4), (8, 7), (16, 16), (32, 32), (50, 20), (64, 64), (60, 40)], ids=name
+)
 def test_small_values_of_graded_columns_have_their_digits(
     dtype: torch.dtype, shape: tuple[int, int], device: str
 ) -> None:
