@@ -215,7 +215,7 @@ def multi_dot(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor
         TypeError: what is no sequence of tensors.
     """
     first = tensors[0] if isinstance(tensors, (tuple, list)) and len(tensors) > 0 else None
-    if not _route.kernels_for_any_shape(first):  # type: ignore[arg-type]
+    if not _route.kernels_for_any_shape(first):
         result: Tensor = torch.linalg.multi_dot(tensors, out=out)
         return result
     if not (

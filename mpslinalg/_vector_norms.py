@@ -21,7 +21,7 @@ def what_runs(name: str, given: Mapping[str, Any]) -> str:
 
 class _Power(Function):
     """N = (sum |x|^p)^(1/p) over the last dimension; dN = sum re(conj(D) dx) with
-    D = sgn(x) (|x| / N)^(p - 1), where x or N is zero zero.
+    D = sgn(x) (|x| / N)^(p - 1), or 0 where x or N is.
     """
 
     generate_vmap_rule = True
@@ -38,11 +38,13 @@ class _Power(Function):
 
     @staticmethod
     def backward(ctx: Any, gN: Tensor) -> tuple[Tensor, None]:
-        return _direction(*ctx.saved_tensors, ctx.p) * gN.unsqueeze(-1), None
+        x, N = ctx.saved_tensors
+        return _direction(x, N, ctx.p) * gN.unsqueeze(-1), None
 
     @staticmethod
     def jvp(ctx: Any, dx: Tensor, _: Any) -> Tensor:
-        product = _direction(*ctx.saved_tensors, ctx.p).conj() * dx
+        x, N = ctx.saved_tensors
+        product = _direction(x, N, ctx.p).conj() * dx
         return (product.real if product.is_complex() else product).sum(-1)
 
 
@@ -160,9 +162,9 @@ def vector_norm(
         and (x.is_floating_point() or x.is_complex())
         and dims is not None
         and _check.flags(keepdim)
-        and _norms._widens(x, dtype)
-        and (0 <= order < math.inf or x.dim() == 0 or all([x.shape[d] > 0 for d in dims]))
-        and _check.out(out, (x,), _norms._real(x.dtype if dtype is None else dtype))
+        and _norms.widens(x, dtype)
+        and (0 <= order < math.inf or x.dim() == 0 or all(x.shape[d] > 0 for d in dims))
+        and _check.out(out, (x,), _norms.real_dtype(x.dtype if dtype is None else dtype))
     ):
         refused: Tensor = _check.refuse(
             torch.linalg.vector_norm, x, ord, dim, keepdim, dtype=dtype, out=out
@@ -211,7 +213,7 @@ def norm(
     known = dims is None or (isinstance(dims, (tuple, list)) and len(dims) in (1, 2))
     of = len(dims) if isinstance(dims, (tuple, list)) else input.dim()
     given: Any = (0, 1) if dims is None else dims
-    words = _check.out(out, (input,), _norms._real(input.dtype if dtype is None else dtype))
+    words = _check.out(out, (input,), _norms.real_dtype(input.dtype if dtype is None else dtype))
     if known and words and ord is None:
         return vector_norm(input, 2, dims, keepdim, dtype=dtype, out=out)
     if known and words and of == 1 and not isinstance(ord, str):

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 
-OPS = {op.name: op for op in op_db if op.name in ("take", "put", "bincount")}
+OPS: dict[str, Any] = {op.name: op for op in op_db if op.name in ("take", "put", "bincount")}
 DTYPES = sorted(_indexing.DTYPES, key=str)
 
 
@@ -194,7 +194,7 @@ def test_derivatives(dtype: torch.dtype, device: str) -> None:
         for s in ((3, 4), (2, 3))
     )
     at = AT.to(device)
-    functions = [
+    functions: list[tuple[Any, tuple[Tensor, ...]]] = [
         (lambda X: LA.take(X.mT, at), (X,)),
         (lambda X, B: LA.put(X.mT, at, B), (X, B)),
         (lambda X, B: LA.put(X, at, B, True), (X, B)),
@@ -224,7 +224,9 @@ def test_vmap(device: str) -> None:
     taken = torch.func.vmap(LA.take)(X, at)
     of_one = torch.func.vmap(LA.take, (0, None))(X, at[0])
     for accumulate in (False, True):
-        result = torch.func.vmap(lambda *x, a=accumulate: LA.put(*x, a), (0, 0, 0))(X, at, B)
+        result = torch.func.vmap(lambda x, i, b, a=accumulate: LA.put(x, i, b, a), (0, 0, 0))(
+            X, at, B
+        )
         shared = torch.func.vmap(lambda b, a=accumulate: LA.put(X[0], at[0], b, a))(B)
         for i in range(3):
             assert torch.equal(result[i], LA.put(X[i], at[i], B[i], accumulate))

@@ -83,7 +83,7 @@ OTHERS = {
 OWN = {"qr_pivoted": "scipy.linalg.qr(A, pivoting=True)"}
 # What torch has as a method, or without documentation.
 PUT = "input, index, source, accumulate=False"
-WRITTEN = TORCH_LINALG | {"put": PUT, "put_": PUT}
+WRITTEN = TORCH_LINALG | {"put": PUT, "put_": PUT, "take": "input, index, *, out=None"}
 
 
 def torch_signature(name: str) -> inspect.Signature:

@@ -1,5 +1,7 @@
 """The launch plans of take, put and bincount on the checked engine."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,7 @@ def indices(length: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tenso
     return torch.randint(-length, length, shape, generator=generator).to(dtype)
 
 
-VIEWS = {
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "row_major": lambda A: A,
     "column_major": lambda A: A.mT.contiguous().mT,
     "gaps": lambda A: torch.stack((A, A), -1).flatten(-2)[..., ::2],
@@ -63,7 +65,8 @@ def test_sums(count: int, length: int, dtype: torch.dtype, device: str) -> None:
     A, B, at = numbers(dtype, length), numbers(dtype, count), indices(length, count)
     expected = A.numpy().copy()
     np.add.at(expected, at.numpy(), B.numpy())
-    result, kept = _indexing_plan.put(*(on(device, x) for x in (A, at, B)), True, 1, 1)
+    A, at, B = (on(device, x) for x in (A, at, B))
+    result, kept = _indexing_plan.put(A, at, B, True, 1, 1)
     # Sums of so small integers are exact.
     assert np.array_equal(result.cpu().numpy(), expected)
     assert kept.shape == (0,)
@@ -72,7 +75,8 @@ def test_sums(count: int, length: int, dtype: torch.dtype, device: str) -> None:
 def test_sums_of_one_long_run_are_accurate(device: str) -> None:
     A, B = torch.zeros(2), torch.full((20000,), 0.1)
     at = torch.ones(20000, dtype=torch.int64)
-    result, _ = _indexing_plan.put(*(on(device, x) for x in (A, at, B)), True, 1, 1)
+    A, at, B = (on(device, x) for x in (A, at, B))
+    result, _ = _indexing_plan.put(A, at, B, True, 1, 1)
     assert result.tolist() == [0, pytest.approx(20000 * B[0].item(), rel=1e-6)]
 
 
