@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from mpslinalg import _indexing, _indexing_plan
+from mpslinalg import _engines, _indexing, _indexing_plan
+from mpslinalg._engines import metal
 from tests.inputs import DOUBLES, SINGLES, name, on
+from tests.metal_stand_in import compile_shader
 
 pytestmark = pytest.mark.usefixtures("checked")
 
@@ -145,3 +147,24 @@ def test_many_bins(dtype: torch.dtype, span: int, device: str) -> None:
     values = torch.cat((torch.tensor([3, 3 + span - 1]), indices(100, 500) + 103)).to(dtype)
     counts = _indexing_plan.bincount(on(device, values), None, 0)
     assert np.array_equal(counts.cpu().numpy(), np.bincount(values.numpy()))
+
+
+def test_launches_as_metal_takes_them(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device != "cpu":
+        pytest.skip("a stand-in for Metal runs on the CPU")
+    A, at = numbers(torch.float32, 4, 6)[:, :3], indices(12, 70)
+    B, values = numbers(torch.float32, 70), indices(40, 300).abs()
+
+    def results() -> list[Tensor]:
+        return [
+            _indexing_plan.take(A, at, 2, 1),
+            *(_indexing_plan.put(A, at, B, accumulate, 2, 1)[0] for accumulate in (False, True)),
+            _indexing_plan.bincount(values, None, 50),
+            _indexing_plan.bincount(values * 100, None, 0),
+        ]
+
+    expected = results()
+    monkeypatch.setattr(torch._C, "_mps_compileShader", compile_shader, raising=False)
+    monkeypatch.setitem(_engines.ENGINES, "cpu", metal.MetalEngine())
+    for ours, theirs in zip(results(), expected, strict=True):
+        assert torch.equal(ours, theirs)
