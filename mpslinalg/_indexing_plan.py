@@ -174,8 +174,8 @@ def _add(
     while True:
         count = keys.numel()
         runs = -(-count // RUN)
-        partial_values = empty((2 * runs,), values)
-        partial_keys = empty((2 * runs,), keys)
+        partial_values = empty((runs,), values)
+        partial_keys = empty((runs,), keys)
         kernel("indexing", "indexing_add", kind, RUN, _sides(where))(
             values, keys, order, target, partial_values, partial_keys, ordered, count, *where,
             threads=(runs,), group=(256,),

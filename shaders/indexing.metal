@@ -110,10 +110,10 @@ kernel void indexing_put(
   }
 }
 
-// result[keys[i]] += values[i] for ascending keys; a thread sums RUN entries. Keys between the
-// first and the last of a run are in no other, and go to the result. The sums of the first and the
-// last are entries 2 id and 2 id + 1 of the partial sums, ascending again, or go to the result if
-// the run is the only one. If `ordered`, entry i has the value order[i].
+// result[keys[i]] += values[i] for ascending keys; a thread sums RUN entries. A key ends in one run
+// only, and there the result gets what the run has of it. The sum of a run's last key, which may go
+// on, is entry id of the partial sums, ascending again, or goes to the result if the run is the
+// only one. If `ordered`, entry i has the value order[i].
 template <typename T, int RUN, int SIDES>
 kernel void indexing_add(
     device const T* values [[buffer(0)]],
@@ -136,36 +136,23 @@ kernel void indexing_add(
   const Layout at = {size1, size2, size3, stride0, stride1, stride2, stride3};
   const ulong begin = ulong(id) * ulong(RUN);
   const ulong end = min(begin + ulong(RUN), ulong(count));
-  const long first = keys[begin];
-  long key = first;
-  T of_first = zero<T>(), sum = zero<T>();
+  long key = keys[begin];
+  T sum = zero<T>();
   for (ulong i = begin; i < end; ++i) {
     if (keys[i] != key) {
-      if (key == first) {
-        of_first = sum;
-      } else {
-        const ulong place = offset_of<SIDES>(at, ulong(key));
-        result[place] = result[place] + sum;
-      }
+      const ulong place = offset_of<SIDES>(at, ulong(key));
+      result[place] = result[place] + sum;
       key = keys[i];
       sum = zero<T>();
     }
     sum = sum + values[ordered != 0u ? ulong(order[i]) : i];
   }
-  const bool one_key = key == first;
-  if (one_key) of_first = sum;
   if (threads == 1u) {
-    const ulong place = offset_of<SIDES>(at, ulong(first));
-    result[place] = result[place] + of_first;
-    if (!one_key) {
-      const ulong last = offset_of<SIDES>(at, ulong(key));
-      result[last] = result[last] + sum;
-    }
+    const ulong place = offset_of<SIDES>(at, ulong(key));
+    result[place] = result[place] + sum;
   } else {
-    partial_keys[2ul * id] = first;
-    partial_values[2ul * id] = of_first;
-    partial_keys[2ul * id + 1ul] = key;
-    partial_values[2ul * id + 1ul] = one_key ? zero<T>() : sum;
+    partial_keys[id] = key;
+    partial_values[id] = sum;
   }
 }
 

@@ -125,6 +125,26 @@ def test_an_index_outside(dtype: torch.dtype, index: int, device: str) -> None:
     assert torch.equal(A, before)
 
 
+def test_the_ends_of_the_range(device: str) -> None:
+    A = on(device, numbers(torch.float32, 20))
+    at = on(device, torch.tensor([-20, 19, -1, 0]))
+    assert _indexing_plan.take(A, at, 1, 1).tolist() == A[[0, 19, 19, 0]].tolist()
+
+
+def test_threads_take_several_indices(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_indexing_plan, "THREADS", 8)
+    A, B = on(device, numbers(torch.float32, 90)), on(device, numbers(torch.float32, 45))
+    at = on(device, indices(90, 45))
+    assert torch.equal(_indexing_plan.take(A, at, 1, 1), A[at])
+    expected = A.cpu().numpy().copy()
+    expected[at.cpu().numpy()] = B.cpu().numpy()
+    result, _ = _indexing_plan.put(A, at, B, False, 1, 1)
+    assert np.array_equal(result.cpu().numpy(), expected)
+    at[19], at[27] = 91, 92
+    with pytest.raises(IndexError, match="index 91 on"):
+        _indexing_plan.take(A, at, 1, 1)
+
+
 def test_a_large_index_outside(device: str) -> None:
     A, at = on(device, numbers(torch.float32, 20)), on(device, torch.tensor([0, 5 << 40]))
     with pytest.raises(IndexError, match=f"index {5 << 40} on"):
