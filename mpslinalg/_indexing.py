@@ -250,8 +250,8 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
         RuntimeError: other dtypes; elements of input that share memory.
 
     torch.sort of the index, stable, brings equal ones together. A launch puts the last of each; or
-    some log2(index.numel()) / 6 launches in which a thread sums 64 entries, half precision and small
-    integers in a wider type.
+    some log2(index.numel()) / 6 launches, in which a thread sums 64 entries, half precision and
+    small integers in a wider type.
     """
     if not _route.kernels_for_any_shape(input):
         return input.put_(_long(index), source, accumulate)

@@ -124,7 +124,8 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
     Raises:
         RuntimeError: shapes or dtypes that do not fit.
 
-    torch.matmul, the inner dimension in parts of 16384.
+    torch.matmul, the inner dimension in parts of 16384. In derivatives the other sides are inner
+    ones, and those are not.
     """
     if not _route.kernels_for_any_shape(input) or not isinstance(other, Tensor):
         result: Tensor = torch.linalg.matmul(input, other, out=out)
