@@ -53,11 +53,11 @@ def given(device: str, values: Any) -> Any:
 
 
 def samples(op: Any, dtype: torch.dtype, gradient: bool = False) -> Iterator[tuple[Any, Any]]:
-    """Arguments and options of all samples, as they are and with gaps between their entries."""
+    """Arguments and options of all samples, in single precision with gaps between entries too."""
     torch.manual_seed(0)
     for sample in op.sample_inputs("cpu", dtype, requires_grad=gradient):
         yield (sample.input, *sample.args), sample.kwargs
-        if not gradient:
+        if dtype in SINGLES:
             apart = sample.noncontiguous()
             yield (apart.input, *apart.args), apart.kwargs
 
@@ -84,7 +84,7 @@ def test_samples(op: Any, dtype: torch.dtype, device: str) -> None:
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
         assert not got.is_conj()
         torch.testing.assert_close(got.cpu(), expected, rtol=tolerance, atol=tolerance)
-        if op.name.removeprefix("linalg.") not in WITHOUT_OUT:
+        if dtype in SINGLES and op.name.removeprefix("linalg.") not in WITHOUT_OUT:
             out = torch.empty(0, dtype=expected.dtype, device=device)
             with LA.use("kernels"):
                 assert function(op)(*given(device, args), **options, out=out) is out
@@ -98,7 +98,7 @@ def test_samples(op: Any, dtype: torch.dtype, device: str) -> None:
 def test_gradients(op: Any, dtype: torch.dtype, device: str) -> None:
     count = 0
     for args, options in samples(op, dtype, gradient=True):
-        if count == 30:
+        if count == 20:
             break
         flat = [a for a in torch.utils._pytree.tree_leaves(args) if isinstance(a, Tensor)]
         expected = op.op(*args, **options)
