@@ -24,15 +24,18 @@ SMALL_GROUP = 64
 LARGEST_GROUP = {4: 128, 8: 96, 16: 64}
 
 
-def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int) -> str:
+def regime(name: str, dtype: torch.dtype, m: int, n: int) -> str:
     """What runs for these sizes, m >= n, in a few words for `which`."""
-    first = f"{_qr_plan.regime('qr', dtype, batch, m, n, n)}, " if tall(m, n) else ""
-    rows = n if first else m
-    steps = "bidiagonal_columns, bidiagonal_rows" if launches(dtype, rows, n) else ""
-    group = "bidiagonal_group" if launches(dtype, rows, n) < n else ""
-    reduction = ", ".join(filter(None, (steps, group)))
-    last = "tridiagonal_values" if name == "svdvals" else "divide and conquer, ormqr"
-    return f"{first}{reduction}, {last}"
+    rows = n if tall(m, n) else m
+    launched = launches(dtype, rows, n)
+    return ", ".join(
+        (
+            *(("qr",) if tall(m, n) else ()),
+            *(("bidiagonal_columns, bidiagonal_rows",) if launched > 0 else ()),
+            *(("bidiagonal_group",) if launched < n else ()),
+            "tridiagonal_values" if name == "svdvals" else "divide, qr_apply",
+        )
+    )
 
 
 def tall(m: int, n: int) -> bool:

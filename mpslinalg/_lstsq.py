@@ -269,7 +269,8 @@ def _deficient(
     else:
         X, rank, S = _minimum_norm(A, B, _rcond(A, rcond, driver), by_svd)
     full = m > n and by_svd and not (_op.visible(rank) and bool((rank < n).any()))
-    residuals = _squares(B - A @ X) if full else A.real.new_empty(0)
+    with _op.without_autocast(A):
+        residuals = _squares(B - A @ X) if full else A.real.new_empty(0)
     for axis, size in enumerate(batch):
         # A was expanded here.
         rank = rank.narrow(axis, 0, size)

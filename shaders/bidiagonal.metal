@@ -225,7 +225,6 @@ template <typename T, int ROWS>
   // Asked for here, they have come by the time the sums have.
   const T alpha = u[i + 1];
   const T across = rows[i + 1];
-  const T inverse = inverses[matrix * 2];
   const T raw = a[0];
   const T top = a[m];
   for (uint begin = i + 2 + tid / uint(ROWS); begin < n; begin += slots * BATCH) {
@@ -269,7 +268,7 @@ template <typename T, int ROWS>
     }
     const Reflector<T> h = reflector(alpha, squares);
     if (here) {
-      const T v = mul(raw, inverse);
+      const T v = mul(raw, inverses[matrix * 2]);
       const T whole = top + mul(h.inverse, product);
       const T share = mul(h.tau, mul_sub(whole, v, across + mul(h.inverse, crossing)));
       before[r] = v;

@@ -37,8 +37,8 @@ inline void finish(
     const bool first = is_pair<T>(H, stride, k, n);
     device C* v = V + k * n;
     const uint last = back_substitute<T, C>(H, stride, n, k, value, x, step);
-    transform<T, C>(
-        Z, stride, n, x, step, last, scales, v, first || bool(scalar_traits<T>::complex));
+    const bool real = !first && !bool(scalar_traits<T>::complex);
+    transform<T, C>(Z, stride, n, x, step, last, scales, v, real);
     for (uint i = 0; i < n; ++i) {
       if (failed) v[i] = C(R(NAN), R(NAN));
       if (first) v[n + i] = conj(v[i]);

@@ -166,8 +166,8 @@ def run_qr(dtype: torch.dtype) -> None:
             _qr_plan.qr(torch.zeros(2, *shape, dtype=dtype), mode)
             _qr_pivoted_plan.qr_pivoted(torch.zeros(2, *shape, dtype=dtype), mode)
             _svd_plan.svd(torch.zeros(2, *shape, dtype=dtype), mode == "complete")
-    for n in (64, 128, _svd_plan.MAX_WIDTH):
-        _svd_plan.svd(torch.zeros(_svd_plan.FEW, n, n, dtype=dtype), False)
+    n = _svd_plan.MAX_WIDTH
+    _svd_plan.svd(torch.zeros(2, n, n, dtype=dtype), False)
     A, tau = torch.zeros(2, 70, 40, dtype=dtype), torch.zeros(2, 40, dtype=dtype)
     _qr_plan.geqrf(A)
     _qr_plan.householder_product(A, tau)
