@@ -24,6 +24,8 @@ from mpslinalg import (
     _eigh_plan,
     _engines,
     _gated_delta_plan,
+    _indexing,
+    _indexing_plan,
     _inverse_plan,
     _ldl_plan,
     _lstsq_plan,
@@ -220,6 +222,20 @@ def run_gated_delta() -> None:
         _gated_delta_plan.step(tokens, tokens, tokens, gates, gates.to(given), state, True)
 
 
+def run_indexing() -> None:
+    """Elements of every size that Metal has, vectors and tensors of more sides, either index."""
+    dtypes = (torch.uint8, torch.float16, torch.float32, torch.complex64, torch.int32, torch.int64)
+    for dtype, index in product(dtypes, _indexing.INDICES):
+        A, at = torch.zeros(4, 6, dtype=dtype), torch.zeros(3, dtype=index)
+        for input in (A, A[:, :3]):
+            _indexing_plan.take(input, at, 2, 1)
+            for accumulate in (False, True):
+                _indexing_plan.put_into(input, at, A[0, :3], accumulate, 2, 1)
+    for dtype in _indexing.INDICES:
+        for high in (3, _indexing_plan.BINS):
+            _indexing_plan.bincount(torch.tensor([0, high], dtype=dtype), None, 0)
+
+
 @functools.cache
 def all_launches() -> dict[str, set[Launch]]:
     """All launches of all plans, by shader."""
@@ -227,6 +243,7 @@ def all_launches() -> dict[str, set[Launch]]:
     with pytest.MonkeyPatch.context() as dry:
         # Nothing is computed, so no pivot is in range.
         dry.setattr(_lu_plan, "_check_range", lambda pivots, m: None)
+        dry.setattr(_indexing_plan, "raise_outside", lambda outside, length: None)
         for dtype in DTYPES:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
@@ -234,7 +251,7 @@ def all_launches() -> dict[str, set[Launch]]:
             for plans in (run_qr, run_bidiagonal, run_eigh, run_eig):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
-        for single in (run_divide, run_gated_delta):
+        for single in (run_divide, run_gated_delta, run_indexing):
             for launch in recorded(single, side_by_side=True):
                 found.setdefault(launch.shader, set()).add(launch)
     return found

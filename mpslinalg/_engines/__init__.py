@@ -48,7 +48,15 @@ _SCALARS = {
     torch.float16: "half",
     torch.bfloat16: "bfloat",
 }
-_DTYPES = {name: dtype for dtype, name in _SCALARS.items()} | {"int": torch.int32}
+# Torch computes with few unsigned integers: tensors of signed ones are their memory too.
+_INTEGERS = {
+    "uchar": torch.uint8,
+    "int": torch.int32,
+    "uint": torch.int32,
+    "long": torch.int64,
+    "ulong": torch.int64,
+}
+_DTYPES = {name: dtype for dtype, name in _SCALARS.items()} | _INTEGERS
 
 
 class Kernel:
@@ -145,7 +153,8 @@ def empty(
         step *= max(shape[axis], 1)
     result = torch.empty_strided(shape, steps, dtype=dtype, device=like.device)
     if result.is_cpu and cpu.checking():
-        result.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else UNWRITTEN)
+        integer = UNWRITTEN if dtype.itemsize >= 4 else UNWRITTEN & 0x7F
+        result.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else integer)
     if program.current.recording is not None:
         allocation = program.Allocation(tuple(shape), tuple(steps), dtype)
         program.current.recording.allocated.append((result, allocation))

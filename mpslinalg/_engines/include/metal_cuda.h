@@ -38,6 +38,16 @@ MPSL_INLINE bfloat::bfloat(float x) {
 __forceinline__ void threadgroup_barrier(int) { __syncthreads(); }
 __forceinline__ void simdgroup_barrier(int) { __syncwarp(); }
 
+__forceinline__ void atomic_store_explicit(atomic_uint* a, uint v, memory_order) {
+  *(volatile uint*)&a->value = v;
+}
+__forceinline__ uint atomic_load_explicit(const atomic_uint* a, memory_order) {
+  return *(const volatile uint*)&a->value;
+}
+__forceinline__ uint atomic_fetch_add_explicit(atomic_uint* a, uint v, memory_order) {
+  return atomicAdd(&a->value, v);
+}
+
 namespace mpsl {
 template <typename V> __forceinline__ V shuffle(V v, uint lane) {
   return __shfl_sync(0xffffffffu, v, lane);
