@@ -100,3 +100,31 @@ polynomial_op = _op.define(
     polynomial,
     _polynomial_fake,
 )
+
+
+def airy(x: Tensor, order: int) -> Tensor:
+    """Ai, or of order 1 its derivative."""
+    (x,) = flat(x)
+    values = result_like(x)
+    run(kernel("special_airy", "special_airy", scalar(x.dtype)), (x, values), order)
+    return values
+
+
+def _airy_fake(x: Tensor, order: int) -> Tensor:
+    return fake_like(x)
+
+
+def normal(x: Tensor, name: str) -> Tensor:
+    """log_ndtr, ndtri or hazard."""
+    (x,) = flat(x)
+    values = result_like(x)
+    run(kernel("special_normal", f"special_{name}", scalar(x.dtype)), (x, values))
+    return values
+
+
+def _normal_fake(x: Tensor, name: str) -> Tensor:
+    return fake_like(x)
+
+
+airy_op = _op.define("special_airy(Tensor x, int order) -> Tensor", airy, _airy_fake)
+normal_op = _op.define("special_normal(Tensor x, str name) -> Tensor", normal, _normal_fake)

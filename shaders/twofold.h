@@ -1,6 +1,7 @@
-// A number as the sum of two, hi + lo with |lo| at most half a unit in the last place of hi: 48 bits
-// of float. Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks
-// of double-word arithmetic" (2017). No product here is one that a compiler could fuse into a sum.
+// A number as the sum of two, hi + lo with |lo| at most half a unit in the last place of hi: 48
+// bits of float. Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building
+// blocks of double-word arithmetic" (2017). No product here is one that a compiler could fuse into
+// a sum.
 
 template <typename T> struct Twofold {
   T hi;
@@ -57,4 +58,13 @@ template <typename T> inline Twofold<T> divide_by(Twofold<T> x, T a) {
 // For a power of two.
 template <typename T> inline Twofold<T> scaled(Twofold<T> x, T power) {
   return twofold(x.hi * power, x.lo * power);
+}
+
+template <typename T> inline Twofold<T> divide(Twofold<T> x, Twofold<T> y) {
+  const T q = x.hi / y.hi;
+  return two_sum_ordered(q, (fma(-q, y.lo, x.lo) + fma(-q, y.hi, x.hi)) / y.hi);
+}
+template <typename T> inline Twofold<T> square_root(Twofold<T> x) {
+  const T root = sqrt(x.hi);
+  return two_sum_ordered(root, (fma(-root, root, x.hi) + x.lo) / (root + root));
 }
