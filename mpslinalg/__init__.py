@@ -3,6 +3,7 @@
 from torch.linalg import LinAlgError as LinAlgError  # type: ignore[attr-defined]
 
 from mpslinalg import gated_delta as gated_delta
+from mpslinalg import special as special
 from mpslinalg._cholesky import cholesky as cholesky
 from mpslinalg._cholesky import cholesky_ex as cholesky_ex
 from mpslinalg._cholesky import cholesky_inverse as cholesky_inverse

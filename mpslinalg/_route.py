@@ -187,10 +187,15 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     # A module of functions that run on kernels names the kernel of a size by `regime`.
     module = sys.modules.get(getattr(function, "__module__", ""))
     regime = getattr(module, "regime", None)
-    if regime is None:
+    # A module of functions that take no matrices says itself what they run.
+    describe = getattr(module, "describe", None)
+    if regime is None and describe is None:
         raise ValueError(f"mpslinalg.which: mpslinalg has no function {name!r}")
     given = inspect.signature(function).bind(*args, **kwargs)
     given.apply_defaults()
+    if describe is not None:
+        return f"{name}: {describe(function.__name__, given.arguments)}"
+    assert regime is not None
     first = next(iter(given.arguments.values()))
     A, B = given.arguments.get("L", first), given.arguments.get("B")
     dtypes = getattr(module, "DTYPES", DTYPES)

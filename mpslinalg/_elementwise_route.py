@@ -1,0 +1,43 @@
+"""What elementwise operations run: kernels, or torch's own."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpslinalg import _route
+from mpslinalg._engines import ENGINES
+
+
+def kernels(first: Any, torch_lacks: bool) -> bool:
+    """Whether a call runs on kernels now; `torch_lacks` what is asked, on a device but mps."""
+    mode = _route.mode.name
+    if not isinstance(first, Tensor) or mode == "torch":
+        return False
+    return mode == "kernels" or first.device.type == "mps" or torch_lacks
+
+
+def describe(first: Any, torch_lacks: bool, kernel: str) -> str:
+    """The same in words, for `which`."""
+    if not isinstance(first, Tensor):
+        return "raises torch's error: no tensor"
+    device = first.device.type
+    if not kernels(first, torch_lacks):
+        reason = "use('torch')" if _route.mode.name == "torch" else "it has all that is asked"
+        return f"torch on {device}: {reason}"
+    engine = f"{ENGINES[device].name} engine" if device in ENGINES else f"no engine for {device}"
+    size = " x ".join(map(str, first.shape)) or "one number"
+    dtype = str(first.dtype).removeprefix("torch.")
+    return f"kernels ({engine}): {size} {dtype}, {kernel}"
+
+
+def first_tensor(*given: Any) -> Any:
+    """The first tensor among arguments, if any, and not one number on the CPU beside others."""
+    tensors = [g for g in given if isinstance(g, Tensor)]
+    return next((t for t in tensors if t.dim() > 0), tensors[0] if tensors else None)
+
+
+def floating(*given: Any) -> torch.dtype:
+    """What torch computes in for these tensors and numbers: a floating-point or complex dtype."""
+    dtype = torch.result_type(*given) if len(given) == 2 else given[0].dtype
+    return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
