@@ -9,20 +9,24 @@ from mpslinalg import _route
 from mpslinalg._engines import ENGINES
 
 
-def kernels(first: Any, torch_lacks: bool) -> bool:
-    """Whether a call runs on kernels now; `torch_lacks` what is asked, on a device but mps."""
+def kernels(first: Any, torch_lacks: bool, on_mps: bool = True) -> bool:
+    """Whether a call runs on kernels now.
+
+    torch_lacks: whether torch cannot do what is asked on other devices than mps; on_mps: whether
+    the kernels serve there, where torch's own may do.
+    """
     mode = _route.mode.name
     if not isinstance(first, Tensor) or mode == "torch":
         return False
-    return mode == "kernels" or first.device.type == "mps" or torch_lacks
+    return mode == "kernels" or torch_lacks or (on_mps and first.device.type == "mps")
 
 
-def describe(first: Any, torch_lacks: bool, kernel: str) -> str:
+def describe(first: Any, torch_lacks: bool, kernel: str, on_mps: bool = True) -> str:
     """The same in words, for `which`."""
     if not isinstance(first, Tensor):
         return "raises torch's error: no tensor"
     device = first.device.type
-    if not kernels(first, torch_lacks):
+    if not kernels(first, torch_lacks, on_mps):
         reason = "use('torch')" if _route.mode.name == "torch" else "it has all that is asked"
         return f"torch on {device}: {reason}"
     engine = f"{ENGINES[device].name} engine" if device in ENGINES else f"no engine for {device}"

@@ -3,7 +3,6 @@
 import math
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from mpslinalg import _op

@@ -190,7 +190,9 @@ def _polynomial_function(name: str, symbol: str, recurrence: str, accuracy: str)
             x = torch.scalar_tensor(x, dtype=computing, device=first.device)
         degree = 0
         if isinstance(n, Tensor):
-            x, n = torch.broadcast_tensors(x, n.detach().to(first.device, computing))
+            x, n = torch.broadcast_tensors(  # type: ignore[no-untyped-call]
+                x, n.detach().to(first.device, computing)
+            )
         else:
             degree, n = _whole(n), None
         values = _polynomial(x, n, degree, name, 0).to(dtype)
