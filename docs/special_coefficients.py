@@ -2,8 +2,8 @@
 
 python docs/special_coefficients.py
 
-Each is a polynomial or a quotient of two that meets the function at Chebyshev points, which is close
-to the best one. mpmath computes the function, in 60 digits.
+Each is a polynomial or a quotient of two that meets the function at Chebyshev points, which is
+close to the best one. mpmath computes the function, in 60 digits.
 """
 
 from collections.abc import Callable, Sequence

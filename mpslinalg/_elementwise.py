@@ -33,7 +33,8 @@ class _Frexp(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Any) -> Tensor:
         (exponent,) = ctx.saved_tensors
-        return gradient / exponent.to(gradient.dtype).exp2()
+        slope: Tensor = gradient / exponent.to(gradient.dtype).exp2()
+        return slope
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> tuple[Tensor, None]:
@@ -351,8 +352,8 @@ def describe(name: str, given: Mapping[str, Any]) -> str:
         out, dtype = given["out"], given["dtype"]
         first = torch.empty(0, device=given["device"], dtype=dtype) if out is None else out
         wanted = dtype or (torch.get_default_dtype() if out is None else out.dtype)
-        options = (given[key] for key in ("start", "end", "steps", "base"))
-        if not _has_kernel(*options, wanted, given["layout"]):
+        start, end, steps, base = (given[key] for key in ("start", "end", "steps", "base"))
+        if not _has_kernel(start, end, steps, base, wanted, given["layout"]):
             return f"torch on {first.device.type}: no kernel for this base or dtype"
         return _elementwise_route.describe(first, _torch_lacks_dtype(out, dtype), "logspace")
     tensors = [value for key, value in given.items() if key != "out"]

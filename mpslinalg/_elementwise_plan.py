@@ -145,7 +145,8 @@ def compare(x: Tensor, other: Tensor | None, number: float, name: str) -> Tensor
     run(
         kernel("elementwise", "elementwise_compare", _name(x.dtype)),
         (_bits(x), _bits(others[0] if others else x), _bits(result)),
-        len(others), bits_of(number, x.dtype), COMPARISONS.index(name), _kind(x.dtype), _infinity(x.dtype),
+        len(others), bits_of(number, x.dtype), COMPARISONS.index(name),
+        _kind(x.dtype), _infinity(x.dtype),
     )  # fmt: skip
     return result
 

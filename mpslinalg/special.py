@@ -48,20 +48,22 @@ class _Polynomial(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, n, *ctx.which = inputs
+        x, n, ctx.degree, ctx.name, ctx.order = inputs
         ctx.save_for_backward(x, n)
         ctx.save_for_forward(x, n)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        degree, name, order = ctx.which
-        slope = _polynomial(*ctx.saved_tensors, degree, name, order + 1)
-        return gradient * slope, None, None, None, None
+        return gradient * _polynomial_slope(ctx), None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *others: None) -> Tensor:
-        degree, name, order = ctx.which
-        return tangent * _polynomial(*ctx.saved_tensors, degree, name, order + 1)
+        return tangent * _polynomial_slope(ctx)
+
+
+def _polynomial_slope(ctx: Any) -> Tensor:
+    x, n = ctx.saved_tensors
+    return _polynomial(x, n, ctx.degree, ctx.name, ctx.order + 1)
 
 
 _differentiable_polynomial = _op.applied(_Polynomial)
@@ -91,11 +93,11 @@ class _Airy(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * _airy_slope(*ctx.saved_tensors, ctx.order), None
+        return gradient * _airy_slope(ctx.saved_tensors[0], ctx.order), None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return tangent * _airy_slope(*ctx.saved_tensors, ctx.order)
+        return tangent * _airy_slope(ctx.saved_tensors[0], ctx.order)
 
 
 _differentiable_airy = _op.applied(_Airy)
@@ -128,11 +130,11 @@ class _Normal(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * _normal_slope(*ctx.saved_tensors, ctx.name), None
+        return gradient * _normal_slope(ctx.saved_tensors[0], ctx.name), None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return tangent * _normal_slope(*ctx.saved_tensors, ctx.name)
+        return tangent * _normal_slope(ctx.saved_tensors[0], ctx.name)
 
 
 _differentiable_normal = _op.applied(_Normal)
@@ -347,17 +349,15 @@ def _ndtri(x: Tensor) -> Tensor:
     return _normal(x, "ndtri")
 
 
-_CHEBYSHEV_ACCURACY = (
-    "Powers of x + sqrt(x^2 - 1) by squaring, log2(n) steps in arithmetic of two numbers. In float32 "
-    "at most\n    2 units in the last place for n up to 10^5, near a zero of 1/1000 of the largest "
-    "value around it.\n\n"
-    "    Source: DLMF, section 18.5; Joldes, Muller and Popescu (2017) for the arithmetic."
-)
-_RECURRENCE_ACCURACY = (
-    "The recurrence in arithmetic of two numbers, n steps. In float32 at most 2 units in the last\n"
-    "    place for n up to 1000, near a zero of 1/1000 of the largest value around it.\n\n"
-    "    Source: DLMF, section 18.9; Joldes, Muller and Popescu (2017) for the arithmetic."
-)
+_CHEBYSHEV_ACCURACY = """Powers of x + sqrt(x^2 - 1) by squaring, log2(n) steps in arithmetic of
+    two numbers. In float32 at most 2 units in the last place for n up to 10^5; near a zero, of
+    1/1000 of the largest value around it.
+
+    Source: DLMF, section 18.5; Joldes, Muller and Popescu (2017) for the arithmetic."""
+_RECURRENCE_ACCURACY = """The recurrence in arithmetic of two numbers, n steps. In float32 at most 2
+    units in the last place for n up to 1000; near a zero, of 1/1000 of the largest value around it.
+
+    Source: DLMF, section 18.9; Joldes, Muller and Popescu (2017) for the arithmetic."""
 
 
 def _chebyshev(name: str) -> Any:
