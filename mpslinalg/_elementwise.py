@@ -170,7 +170,7 @@ def _compare(name: str, input: Any, other: Any, out: Any) -> Any:
     if not _elementwise_route.kernels(input, lacks, on_mps=False):
         return torchs(input, other) if out is None else torchs(input, other, out=out)
     accepted = isinstance(other, (Tensor, bool, int, float, complex))
-    dtype = torch.result_type(input, other) if accepted else None
+    dtype = _elementwise_route.result_type(input, other) if accepted else None
     parts = dtype is not None and dtype.is_complex and name in ("eq", "ne")
     given = [t for t in (input, other) if isinstance(t, Tensor)]
     if not (
@@ -258,7 +258,7 @@ def _has_kernel(start: Any, end: Any, steps: Any, base: Any, dtype: Any, layout:
         and steps >= 0
         and dtype in REALS
         and layout is torch.strided
-        and _elementwise_plan.exponents(start, end, steps, base) is not None
+        and _elementwise_plan.has_exponents(start, end, base)
         and (dtype.is_floating_point or _in_range(start, end, dtype))
     )
 

@@ -172,10 +172,15 @@ def _heaviside_fake(x: Tensor, values: Tensor) -> Tensor:
     return fake_like(x, values)
 
 
-def exponents(start: float, end: float, steps: int, base: float) -> tuple[int, int] | None:
-    """The first exponent of two and the step in fixed point, if they have any."""
+def has_exponents(start: float, end: float, base: float) -> bool:
+    """Whether the powers of a base are powers of two whose exponents the kernel can hold."""
     if not (0 < base < math.inf and math.isfinite(start) and math.isfinite(end)):
-        return None
+        return False
+    return max(abs(start), abs(end)) * abs(math.log2(base)) < MAX_EXPONENT
+
+
+def _exponents(start: float, end: float, steps: int, base: float) -> tuple[int, int]:
+    """The first exponent of two and the step in fixed point."""
     with localcontext() as context:
         context.prec = 60
         logarithm = Fraction(Decimal(base).ln() / Decimal(2).ln())
@@ -184,8 +189,6 @@ def exponents(start: float, end: float, steps: int, base: float) -> tuple[int, i
     if mantissa == 0.5:
         logarithm = Fraction(exponent - 1)
     first, last = Fraction(start) * logarithm, Fraction(end) * logarithm
-    if max(abs(first), abs(last)) >= MAX_EXPONENT:
-        return None
     step = (last - first) / max(steps - 1, 1)
     return round(first * 2**FRACTION_BITS), round(step * 2**FRACTION_BITS)
 
@@ -203,9 +206,7 @@ def logspace(like: Tensor, start: float, end: float, steps: int, base: float) ->
     if not dtype.is_floating_point:
         # Cut off before, as torch does.
         start, end = int(start), int(end)
-    known = exponents(start, end, steps, base)
-    assert known is not None
-    first, step = known
+    first, step = _exponents(start, end, steps, base)
     if dtype == torch.bool:
         first = step = 0  # every power of a positive number is true
     if dtype.is_floating_point:

@@ -41,7 +41,44 @@ def first_tensor(*given: Any) -> Any:
     return next((t for t in tensors if t.dim() > 0), tensors[0] if tensors else None)
 
 
+_TO_COMPLEX = {torch.float16: torch.complex32, torch.float64: torch.complex128}
+
+
+def _dtype(given: Any) -> torch.dtype:
+    if isinstance(given, Tensor):
+        return given.dtype
+    if isinstance(given, bool):
+        return torch.bool
+    if isinstance(given, int):
+        return torch.int64
+    default = torch.get_default_dtype()
+    return _TO_COMPLEX.get(default, torch.complex64) if isinstance(given, complex) else default
+
+
+def _rank(given: Any) -> int:
+    """Shapes with dimensions decide before single elements, these before numbers."""
+    return (2 if given.dim() > 0 else 1) if isinstance(given, Tensor) else 0
+
+
+def result_type(a: Any, b: Any) -> torch.dtype:
+    """torch.result_type, which torch.compile does not take."""
+    if _rank(a) < _rank(b):
+        a, b = b, a
+    high, low = _dtype(a), _dtype(b)
+    if _rank(a) == _rank(b):
+        return torch.promote_types(high, low)
+    if high.is_complex or (high.is_floating_point and not low.is_complex):
+        return high
+    if high.is_floating_point:
+        return _TO_COMPLEX.get(high, torch.complex64)
+    if low.is_complex:
+        return low
+    return (
+        high if high != torch.bool and not low.is_floating_point else torch.promote_types(high, low)
+    )
+
+
 def floating(*given: Any) -> torch.dtype:
     """What torch computes in for these tensors and numbers: a floating-point or complex dtype."""
-    dtype = torch.result_type(*given) if len(given) == 2 else given[0].dtype
+    dtype = result_type(*given) if len(given) == 2 else given[0].dtype
     return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()

@@ -13,8 +13,8 @@ constexpr constant uint GREATER = 4;
 template <typename B> inline B top_bit() { return B(B(1) << (sizeof(B) * 8 - 1)); }
 template <typename B> inline B magnitude(B x) { return B(x & B(~top_bit<B>())); }
 
-// x = mantissa 2^exponent with a mantissa from 1/2 to 1; zero, infinity and NaN have the exponent 0.
-// B are the bits of numbers of which DIGITS are behind the point.
+// x = mantissa 2^exponent with a mantissa from 1/2 to 1; zero, infinity and NaN have the exponent
+// 0. B are the bits of numbers of which DIGITS are behind the point.
 template <typename B, int DIGITS>
 kernel void elementwise_frexp(
     device const B* x [[buffer(0)]],
@@ -103,7 +103,8 @@ kernel void elementwise_heaviside(
   results[i] = key == zero ? values[i] : (positive ? B(one) : B(0));
 }
 
-// 2^e = mantissa 2^(exponent - 64) for e = start + i step, of 32 bits before and 96 behind the point.
+// 2^e = mantissa 2^(exponent - 64) for e = start + i step, of 32 bits before and 96 behind the
+// point.
 struct PowerOfTwo {
   ulong mantissa;
   int exponent;
@@ -129,7 +130,7 @@ inline PowerOfTwo power_of_two(ulong start_high, ulong start_low, ulong high, ul
 
 // The leading bits, the last one rounded.
 inline ulong leading(ulong mantissa, uint bits) {
-  return (mantissa >> (64 - bits)) + ((mantissa >> (63 - bits)) & ulong(1));
+  return (mantissa >> ((64u - bits) & 63u)) + ((mantissa >> ((63u - bits) & 63u)) & ulong(1));
 }
 
 template <typename T, typename R, int BITS>
@@ -140,8 +141,8 @@ kernel void elementwise_logspace(
     constant long& step_high [[buffer(3)]],
     constant long& step_low [[buffer(4)]],
     uint i [[thread_position_in_grid]]) {
-  const PowerOfTwo p = power_of_two(
-      ulong(start_high), ulong(start_low), ulong(step_high), ulong(step_low), i);
+  const PowerOfTwo p =
+      power_of_two(ulong(start_high), ulong(start_low), ulong(step_high), ulong(step_low), i);
   values[i] = T(ldexp(R(leading(p.mantissa, uint(BITS))), p.exponent - BITS));
 }
 
@@ -154,12 +155,12 @@ kernel void elementwise_logspace_integer(
     constant long& step_high [[buffer(3)]],
     constant long& step_low [[buffer(4)]],
     uint i [[thread_position_in_grid]]) {
-  const PowerOfTwo p = power_of_two(
-      ulong(start_high), ulong(start_low), ulong(step_high), ulong(step_low), i);
+  const PowerOfTwo p =
+      power_of_two(ulong(start_high), ulong(start_low), ulong(step_high), ulong(step_low), i);
   const ulong digits = leading(p.mantissa, 53u);
   const int shift = p.exponent - 53;
   ulong value = ulong(1) << 63;
-  if (shift < 0) value = shift > -54 ? digits >> uint(-shift & 63) : ulong(0);
-  if (shift >= 0 && shift <= 11) value = digits << uint(shift & 63);
+  if (shift < 0) value = shift > -54 ? digits >> (uint(-shift) & 63u) : ulong(0);
+  if (shift >= 0 && shift <= 11) value = digits << (uint(shift) & 63u);
   values[i] = B(value);
 }

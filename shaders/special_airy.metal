@@ -82,7 +82,7 @@ kernel void special_airy(
       factor = times(two_sum_ordered(T(1), unfused(change, t)), sin_of(add(turned, -phase)));
     }
     factor = times(factor, inverse_root_pi<T>());
-    value = ldexp((prime ? times(factor, fourth) : divide(factor, fourth)).hi, exponent);
+    value = ldexp((prime ? times(factor, fourth) : quotient(factor, fourth)).hi, exponent);
   }
   values[i] = value;
 }

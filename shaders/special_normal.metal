@@ -17,8 +17,8 @@ template <typename T> inline Twofold<T> root_two_pi() {
 template <typename T> inline Twofold<T> mills(T x) {
   const T bounded = min(x, T(0x1p100f));
   const Twofold<T> above = two_sum(bounded, T(3));
-  const Twofold<T> u = divide(two_sum(bounded, T(-3)), above);
-  return divide(add(times(u, normal_mills(u.hi)), mills_at_three<T>()), above);
+  const Twofold<T> u = quotient(two_sum(bounded, T(-3)), above);
+  return quotient(add(times(u, normal_mills(u.hi)), mills_at_three<T>()), above);
 }
 
 // exp(-x^2 / 2), or nothing where it is less than any number.

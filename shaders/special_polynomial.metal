@@ -38,7 +38,7 @@ inline Twofold<T> chebyshev(
   Twofold<T> second = twofold(T(0), T(0));
   bool started = false;
   for (int bit = 29; bit >= 0; --bit) {
-    const bool odd = ((m >> bit) & 1) != 0;
+    const bool odd = ((uint(m) >> (uint(bit) & 31u)) & 1u) != 0;
     if (started) {
       const Twofold<T> product = times(first, second);
       first = add(times(first, first), times(w, times(second, second)));

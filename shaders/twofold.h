@@ -60,7 +60,7 @@ template <typename T> inline Twofold<T> scaled(Twofold<T> x, T power) {
   return twofold(x.hi * power, x.lo * power);
 }
 
-template <typename T> inline Twofold<T> divide(Twofold<T> x, Twofold<T> y) {
+template <typename T> inline Twofold<T> quotient(Twofold<T> x, Twofold<T> y) {
   const T q = x.hi / y.hi;
   return two_sum_ordered(q, (fma(-q, y.lo, x.lo) + fma(-q, y.hi, x.hi)) / y.hi);
 }
