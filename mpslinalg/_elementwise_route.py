@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpslinalg import _route
+from mpslinalg import _check, _route
 from mpslinalg._engines import ENGINES
 
 
@@ -82,3 +82,8 @@ def floating(*given: Any) -> torch.dtype:
     """What torch computes in for these tensors and numbers: a floating-point or complex dtype."""
     dtype = result_type(*given) if len(given) == 2 else given[0].dtype
     return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
+
+
+def fits(out: Any, dtype: torch.dtype, *inputs: Tensor) -> bool:
+    """Whether a result of this dtype can be written to out=, cast to what that holds."""
+    return out is None or (isinstance(out, Tensor) and _check.out_to_cast(out, inputs, dtype))

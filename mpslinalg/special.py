@@ -182,7 +182,7 @@ def _polynomial_function(name: str, symbol: str, recurrence: str, accuracy: str)
         if not (
             dtype in DTYPES
             and _check.broadcastable(given[0].shape, given[-1].shape)
-            and _check.out_to_cast(out, tuple(given), dtype)
+            and _elementwise_route.fits(out, dtype)
         ):
             return _check.refuse(torchs, x, n, out=out)
         computing = torch.float32 if dtype in _check.HALVES else dtype
@@ -197,8 +197,10 @@ def _polynomial_function(name: str, symbol: str, recurrence: str, accuracy: str)
             )
         else:
             degree, n = _whole(n), None
-        values = _polynomial(x, n, degree, name, 0).to(dtype)
-        return values if out is None else _out.write(values, out)
+        if out is not None:
+            # Torch, which has no derivative, writes here what has none, too.
+            return _out.write(_polynomial(x.detach(), n, degree, name, 0).to(dtype), out)
+        return _polynomial(x, n, degree, name, 0).to(dtype)
 
     function.__name__ = name
     function.__qualname__ = name
@@ -254,11 +256,15 @@ def _of_one(
         return torchs(x) if out is None else torchs(x, out=out)
     dtype = _elementwise_route.floating(x)
     _on_one_device(name, [x], out)
-    if not (dtype in DTYPES and _check.out_to_cast(out, (x,), dtype)):
+    # Torch knows no derivative of airy_ai, so it writes one to out= without a word.
+    inputs = () if name == "airy_ai" else (x,)
+    if not (dtype in DTYPES and _elementwise_route.fits(out, dtype, *inputs)):
         return _check.refuse(torchs, x, out=out)
     computing = torch.float32 if dtype in _check.HALVES else dtype
-    values = kernel(x.to(computing)).to(dtype)
-    return values if out is None else _out.write(values, out)
+    x = x.to(computing)
+    if out is not None:
+        return _out.write(kernel(x.detach()).to(dtype), out)
+    return kernel(x).to(dtype)
 
 
 @public

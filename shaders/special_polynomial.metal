@@ -94,6 +94,7 @@ kernel void special_chebyshev(
   if (!(value - value == T(0))) value = T(INFINITY);
   if (left && ((uint(m) + derivative) & 1u) != 0) value = -value;
   if (shifted != 0 && derivative != 0) value *= T(2);
+  if (m == 0) value = T(1 - int(derivative));
   if (a != a && m > 0) value = a;
   values[i] = m < 0 ? without_degree<T>(m) : value;
 }
