@@ -137,9 +137,8 @@ def error(row: Row, points: int, device: str) -> tuple[float, float]:
     exact = _oracle(row.name, row.degree or 0, wide)
     size = np.maximum(np.abs(exact), NEAR_ZERO * envelope(row, wide, exact))
     counts = (size >= SMALLEST) & (np.abs(exact) <= LARGEST)
-    unit = np.spacing(np.where(counts, np.minimum(size, LARGEST / 2), 1.0).astype(np.float32)).astype(
-        np.float64
-    )
+    size = np.where(counts, np.minimum(size, LARGEST / 2), 1.0)
+    unit = np.spacing(size.astype(np.float32)).astype(np.float64)
     difference = got.cpu().numpy().astype(np.float64) - np.where(counts, exact, 0.0)
     ulps = np.where(counts, np.abs(difference) / unit, 0.0)
     worst = int(np.argmax(ulps))

@@ -195,7 +195,7 @@ def _compare(name: str, input: Any, other: Any, out: Any) -> Any:
     result: Tensor = _elementwise_plan.compare_op(x, other, number, name)
     if parts:
         result = result.all(-1) if name == "eq" else result.any(-1)
-    return result if out is None else _out.write(result.to(out.dtype), out)
+    return result if out is None else torch.ne(result, False, out=out)
 
 
 _RELATIONS = {"eq": "=", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -341,8 +341,15 @@ def _torchs_logspace(
     device: Any,
     requires_grad: Any,
 ) -> Tensor:
-    options = {"dtype": dtype, "layout": layout, "device": device, "requires_grad": requires_grad}
-    result: Tensor = torch.logspace(start, end, steps, base, out=out, **options)
+    # Only what was given, so that an error names nothing else.
+    options: dict[str, Any] = {"requires_grad": True} if requires_grad else {}
+    for key, value in {"out": out, "dtype": dtype, "device": device}.items():
+        if value is not None:
+            options[key] = value
+    if layout is not torch.strided:
+        options["layout"] = layout
+    bases = () if type(base) is float and base == 10 else (base,)
+    result: Tensor = torch.logspace(start, end, steps, *bases, **options)
     return result
 
 

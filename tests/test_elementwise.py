@@ -40,7 +40,7 @@ def same(got: Any, expected: Any, **tolerance: Any) -> None:
     assert type(got) is type(expected)
     for ours, theirs in pairs:
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        assert ours.stride() == theirs.stride()
+        assert ours.stride() == theirs.stride() or theirs.numel() == 0
         torch.testing.assert_close(ours.cpu(), theirs, **(tolerance or EXACT))
 
 
@@ -68,7 +68,10 @@ def test_samples(op: Any, device: str) -> None:
         if op.name == "logspace" and dtype.is_floating_point:
             tolerance = {"rtol": 30 * torch.finfo(dtype).eps, "atol": 0}
         torch.manual_seed(0)
-        for sample in op.sample_inputs("cpu", dtype):
+        # Of logspace there are a thousand.
+        logspace = op.name == "logspace"
+        step, stop = (17, 340) if logspace else (1, None)
+        for sample in itertools.islice(op.sample_inputs("cpu", dtype), count % step, stop, step):
             options = sample.kwargs | ({"device": device} if "device" in sample.kwargs else {})
             for s in (sample, sample.noncontiguous()):
                 expected = op.op(s.input, *s.args, **s.kwargs)
@@ -83,7 +86,7 @@ def test_error_inputs(op: Any) -> None:
     for bad in op.error_inputs("cpu") if op.error_inputs_func else ():
         s = bad.sample_input
         # What torch raises without calling the function, it raises for ours in its own words.
-        with pytest.raises(bad.error_type, match=bad.error_regex):
+        with pytest.raises(bad.error_type, match=bad.error_regex or None):
             ours(s.input, *s.args, **s.kwargs)
 
 
@@ -173,7 +176,7 @@ def test_comparisons(name: str, device: str) -> None:
         same(ours(x.to(device), 2.5), theirs(wide, 2.5))
     if name in ("eq", "ne"):
         z = torch.tensor([1 + 2j, 1 - 2j, 3])
-        for other in (z.conj(), z.real, z[:1], 3, 1 + 2j, z.mT):
+        for other in (z.conj(), z.real, z[:1], 3, 1 + 2j, z[:, None]):
             there = other.to(device) if isinstance(other, Tensor) else other
             same(ours(z.to(device), there), theirs(z, other))
 
@@ -334,4 +337,4 @@ def test_documentation_and_signature(name: str) -> None:
     assert f"Same contract as `torch.{name}`. Differences: " in text
     assert all(section in text for section in ("Args:", "Returns:", "Raises:"))
     ours = inspect.signature(getattr(LA, name)).parameters.values()
-    assert [p.name for p in ours] == [p for p in torch_signature(name).parameters]
+    assert [p.name for p in ours] == list(torch_signature(name).parameters)

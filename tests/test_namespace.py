@@ -31,7 +31,7 @@ def torch_signature(name: str) -> inspect.Signature:
     parameters = re.search(r"\((.*?)\) ->", line)
     assert parameters is not None
     text = re.sub(r"\b(bool|Tensor) ", "", parameters[1])
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = {"torch": torch}
     exec(f"def function({text}): ...", scope)
     return inspect.signature(scope["function"])
 
@@ -47,19 +47,28 @@ def test_public_names() -> None:
         "eigh",
         "eigvals",
         "eigvalsh",
+        "eq",
+        "frexp",
+        "ge",
         "geqrf",
+        "gt",
+        "heaviside",
         "householder_product",
         "inv",
         "inv_ex",
         "ldl_factor",
         "ldl_factor_ex",
         "ldl_solve",
+        "le",
+        "logspace",
         "lstsq",
+        "lt",
         "lu",
         "lu_factor",
         "lu_factor_ex",
         "lu_solve",
         "lu_unpack",
+        "ne",
         "ormqr",
         "qr",
         "qr_pivoted",
