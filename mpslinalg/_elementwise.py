@@ -138,7 +138,7 @@ def heaviside(input: Tensor, values: Tensor, *, out: Tensor | None = None) -> Te
         refused: Tensor = _check.refuse(torch.heaviside, input, values, out=out)
         return refused
     first = _elementwise_route.first_tensor(input, values)
-    _on_one_device("heaviside", [input, values], out)
+    _elementwise_route.one_device("heaviside", [input, values], out)
     x, values = torch.broadcast_tensors(input.to(first.device), values.to(first.device))  # type: ignore[no-untyped-call]
     run = _differentiable_heaviside if _op.tracked(x, values) else _elementwise_plan.heaviside_op
     result = run(x, values)
@@ -149,12 +149,6 @@ def _lacks_heaviside(input: Any, values: Any) -> bool:
     if not (isinstance(input, Tensor) and isinstance(values, Tensor)):
         return False
     return _op.tracked(input, values) or input.dtype in WIDE_UNSIGNED
-
-
-def _on_one_device(method: str, given: list[Tensor], out: Any) -> None:
-    """Raise torch's error where kernels cannot reach all; single numbers on the CPU they can."""
-    placed = [g for g in given if g.dim() > 0 or not g.is_cpu] or given
-    _check.same_device(method, given=placed, out=out)
 
 
 def _lacks_comparison(name: str, *given: Any) -> bool:
@@ -179,7 +173,7 @@ def _compare(name: str, input: Any, other: Any, out: Any) -> Any:
         and (out is None or (isinstance(out, Tensor) and not out.requires_grad))
     ):
         return _check.refuse(torchs, input, other, out=out)
-    _on_one_device(name, given, out)
+    _elementwise_route.one_device(name, given, out)
     first = _elementwise_route.first_tensor(*given)
     x = input.detach().to(first.device, dtype)
     if parts and not isinstance(other, Tensor):

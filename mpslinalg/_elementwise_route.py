@@ -73,9 +73,9 @@ def result_type(a: Any, b: Any) -> torch.dtype:
         return _TO_COMPLEX.get(high, torch.complex64)
     if low.is_complex:
         return low
-    return (
-        high if high != torch.bool and not low.is_floating_point else torch.promote_types(high, low)
-    )
+    if high == torch.bool or low.is_floating_point:
+        return torch.promote_types(high, low)
+    return high
 
 
 def floating(*given: Any) -> torch.dtype:
@@ -87,3 +87,9 @@ def floating(*given: Any) -> torch.dtype:
 def fits(out: Any, dtype: torch.dtype, *inputs: Tensor) -> bool:
     """Whether a result of this dtype can be written to out=, cast to what that holds."""
     return out is None or (isinstance(out, Tensor) and _check.out_to_cast(out, inputs, dtype))
+
+
+def one_device(method: str, given: list[Tensor], out: Any) -> None:
+    """Raise torch's error where a kernel cannot reach all; single numbers on the CPU it can."""
+    placed = [g for g in given if g.dim() > 0 or not g.is_cpu] or given
+    _check.same_device(method, given=placed, out=out)

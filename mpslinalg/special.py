@@ -178,7 +178,7 @@ def _polynomial_function(name: str, symbol: str, recurrence: str, accuracy: str)
         given = [g for g in (x, n) if isinstance(g, Tensor)]
         accepted = all(isinstance(g, (Tensor, int, float)) for g in (x, n))
         dtype = _elementwise_route.floating(x, n) if accepted else None
-        _on_one_device(name, given, out)
+        _elementwise_route.one_device(f"special_{name}", given, out)
         if not (
             dtype in DTYPES
             and _check.broadcastable(given[0].shape, given[-1].shape)
@@ -242,12 +242,6 @@ def _lacks_derivative(x: Any) -> bool:
     return isinstance(x, Tensor) and _op.tracked(x)
 
 
-def _on_one_device(name: str, given: list[Tensor], out: Any) -> None:
-    """Raise torch's error where kernels cannot reach all; single numbers on the CPU they can."""
-    placed = [g for g in given if g.dim() > 0 or not g.is_cpu] or given
-    _check.same_device(f"special_{name}", given=placed, out=out)
-
-
 def _of_one(
     name: str, x: Any, out: Any, torch_lacks: bool, torchs: Any, kernel: Callable[[Tensor], Tensor]
 ) -> Any:
@@ -255,7 +249,7 @@ def _of_one(
     if not _elementwise_route.kernels(x, torch_lacks):
         return torchs(x) if out is None else torchs(x, out=out)
     dtype = _elementwise_route.floating(x)
-    _on_one_device(name, [x], out)
+    _elementwise_route.one_device(f"special_{name}", [x], out)
     # Torch knows no derivative of airy_ai, so it writes one to out= without a word.
     inputs = () if name == "airy_ai" else (x,)
     if not (dtype in DTYPES and _elementwise_route.fits(out, dtype, *inputs)):
@@ -287,8 +281,8 @@ def airy_ai(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     Raises:
         RuntimeError: complex numbers, an `out` that cannot hold floating-point numbers.
 
-    One thread an element. In float32 at most 2 units in the last place from -1000 on, of the
-    envelope |x|^(-1/4) / sqrt(pi) where Ai oscillates.
+    One thread an element. In float32 at most 4 units in the last place from -1000 on; near a zero,
+    of 1/1000 of the envelope |x|^(-1/4) / sqrt(pi).
 
     Source: NIST Digital Library of Mathematical Functions, sections 9.4, 9.7 and 9.8.
     """

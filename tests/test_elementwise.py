@@ -64,7 +64,7 @@ def test_samples(op: Any, device: str) -> None:
     for dtype in (*DTYPES, torch.complex64, torch.float64):
         if dtype not in op.dtypes or (device == "mps" and dtype == torch.float64):
             continue
-        tolerance = {}
+        tolerance: dict[str, Any] = {}
         if op.name == "logspace" and dtype.is_floating_point:
             tolerance = {"rtol": 30 * torch.finfo(dtype).eps, "atol": 0}
         torch.manual_seed(0)
@@ -143,7 +143,8 @@ def test_bad_input(call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> None:
 def test_promotion_is_torchs() -> None:
     dtypes = (*REALS, torch.complex64, torch.complex128, torch.complex32)
     tensors = [torch.zeros(shape, dtype=d) for d in dtypes for shape in ((), (2,))]
-    for a, b in itertools.product(tensors, [*tensors, True, 2, 2.5, 1j]):
+    others: list[Any] = [*tensors, True, 2, 2.5, 1j]
+    for a, b in itertools.product(tensors, others):
         try:
             expected: Any = torch.result_type(a, b)
         except RuntimeError as error:
@@ -161,7 +162,7 @@ def test_comparisons(name: str, device: str) -> None:
     ours, theirs = getattr(LA, name), getattr(torch, name)
     for dtype in (torch.float32, torch.float16, torch.int8, torch.int64, torch.bool):
         x = torch.tensor([[0, 1, 3], [-2, 0, 44]]).to(dtype)
-        others = (x[:1], x[0, 1], x.mT.contiguous().mT, 1, -2, 1.0, 0.5, 300, True)
+        others: tuple[Any, ...] = (x[:1], x[0, 1], x.mT.contiguous().mT, 1, -2, 1.0, 0.5, 300, True)
         others += (torch.tensor([0.0, 2.5, 1]), torch.tensor(3, dtype=torch.uint8))
         for other in others:
             there = other.to(device) if isinstance(other, Tensor) else other
@@ -176,7 +177,8 @@ def test_comparisons(name: str, device: str) -> None:
         same(ours(x.to(device), 2.5), theirs(wide, 2.5))
     if name in ("eq", "ne"):
         z = torch.tensor([1 + 2j, 1 - 2j, 3])
-        for other in (z.conj(), z.real, z[:1], 3, 1 + 2j, z[:, None]):
+        others = (z.conj(), z.real, z[:1], 3, 1 + 2j, z[:, None])
+        for other in others:
             there = other.to(device) if isinstance(other, Tensor) else other
             same(ours(z.to(device), there), theirs(z, other))
 
@@ -205,7 +207,7 @@ def test_frexp_derivatives(dtype: torch.dtype, device: str) -> None:
     x = on(device, torch.tensor([3.0, -0.1, 1000.0], dtype=dtype)).requires_grad_()
     mantissa, exponent = LA.frexp(x)
     assert not exponent.requires_grad
-    mantissa.sum().backward()
+    mantissa.sum().backward()  # type: ignore[no-untyped-call]
     assert x.grad is not None
     assert x.grad.tolist() == [1 / 4, 8, 1 / 1024]
     if dtype == torch.float64:
@@ -226,7 +228,8 @@ def test_heaviside_derivatives(device: str) -> None:
     """Zero for x, and what falls on values where x is zero."""
     x = on(device, torch.tensor([-1.0, 0, -0.0, 2], dtype=torch.float64)).requires_grad_()
     values = on(device, torch.tensor(0.3, dtype=torch.float64)).requires_grad_()
-    LA.heaviside(x, values).backward(torch.tensor([1.0, 10, 100, 1000], device=device).double())
+    weights = torch.tensor([1.0, 10, 100, 1000], dtype=torch.float64, device=device)
+    (LA.heaviside(x, values) * weights).sum().backward()  # type: ignore[no-untyped-call]
     assert x.grad is not None
     assert values.grad is not None
     assert x.grad.tolist() == [0] * 4
@@ -298,7 +301,7 @@ def test_ops(device: str) -> None:
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, torch.float32, torch.bfloat16], ids=str)
 def test_logspace(dtype: torch.dtype, device: str) -> None:
-    tolerance = {"rtol": 0.02 if dtype == torch.bfloat16 else 1e-5, "atol": 0}
+    tolerance: dict[str, Any] = {"rtol": 0.02 if dtype == torch.bfloat16 else 1e-5, "atol": 0}
     tolerance = tolerance if dtype.is_floating_point else EXACT
     for args in ((0, 2, 1000), (2, 0, 17), (0.4, 1.9, 5), (0, 6, 7, 2.0), (1, 1, 1), (0, 2, 0)):
         got = LA.logspace(*args, dtype=dtype, device=device)
@@ -319,7 +322,8 @@ def test_logspace_without_a_kernel() -> None:
     for base in (-2.0, 0.0, math.inf, math.nan):
         same(LA.logspace(0, 3, 4, base), torch.logspace(0, 3, 4, base))
         assert "no kernel" in LA.which("logspace", 0, 3, 4, base)
-    same(LA.logspace(0, 1j, 4), torch.logspace(0, 1j, 4))
+    imaginary: Any = 1j
+    same(LA.logspace(0, imaginary, 4), torch.logspace(0, imaginary, 4))
     same(LA.logspace(0, math.inf, 3), torch.logspace(0, math.inf, 3))
     assert "kernels (cpu engine)" in LA.which("logspace", 0, 3, 4)
     with LA.use("auto"):

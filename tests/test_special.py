@@ -4,6 +4,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -197,7 +198,7 @@ def test_derivatives_are_numpys(name: str, device: str) -> None:
         exact = np.polynomial.Chebyshev.fit(nodes, special_errors._oracle(name, n, nodes), n)
         for order in (1, 2, 3):
             expected = exact.deriv(order)(x.numpy().astype(np.float64))
-            got = slope(lambda x, n=n: function(name)(x, n), x.to(device), order)
+            got = slope(partial(function(name), n=n), x.to(device), order)
             scale = np.abs(expected).max()
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6 * scale + 1e-30)
 
@@ -237,7 +238,7 @@ def test_auto_has_the_derivative_that_torch_lacks(name: str) -> None:
     assert function(name)(x, *args).equal(torchs)
     x.requires_grad_()
     assert "kernels (cpu engine)" in LA.which(f"special.{name}", x, *args)
-    function(name)(x, *args).sum().backward()
+    function(name)(x, *args).sum().backward()  # type: ignore[no-untyped-call]
     assert x.grad is not None
     with torch.no_grad():
         assert "torch on cpu" in LA.which(f"special.{name}", x, *args)
@@ -254,7 +255,7 @@ def test_half_precision_is_rounded_once(name: str, dtype: torch.dtype, device: s
     args = () if name in OF_ONE else (5,)
     got = function(name)(x.requires_grad_(), *args)
     assert got.equal(function(name)(x.float(), *args).to(dtype))
-    got.sum().backward()
+    got.sum().backward()  # type: ignore[no-untyped-call]
     assert x.grad is not None
     assert x.grad.dtype == dtype
 
@@ -282,7 +283,7 @@ def test_samples(op: Any, device: str) -> None:
         if device == "mps" and dtype == torch.float64:
             continue
         torch.manual_seed(0)
-        tolerance = {"rtol": 3e-4, "atol": 1e-4} if dtype != torch.float64 else {}
+        tolerance: dict[str, Any] = {"rtol": 3e-4, "atol": 1e-4} if dtype != torch.float64 else {}
         for sample in op.sample_inputs("cpu", dtype):
             for s in (sample, sample.noncontiguous())[: 1 + (dtype == torch.float32)]:
                 args = (s.input, *s.args)
@@ -360,7 +361,7 @@ def test_compile(name: str, device: str) -> None:
     assert compiled(x, *args).equal(function(name)(x, *args))
     assert compiled(x, *args).stride() == function(name)(x, *args).stride()
     there = x.clone().requires_grad_()
-    compiled(there, *args).sum().backward()
+    compiled(there, *args).sum().backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(
         there.grad, slope(lambda x: function(name)(x, *args), x, 1).to(device), rtol=1e-6, atol=0
     )
