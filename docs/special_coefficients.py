@@ -59,7 +59,7 @@ def airy_decay_prime(v: mp.mpf) -> mp.mpf:
 
 
 def _wave(t: mp.mpf, order: int) -> tuple[mp.mpf, mp.mpf]:
-    """(f - 1) / t and phase zeta, t = 1 / zeta^2.
+    """(f - 1) / t and (phase zeta - limit) / t, t = 1 / zeta^2.
 
     Ai(-z) = f z^(-1/4) / sqrt(pi) sin(zeta + pi/4 - phase), or the same of the derivative,
     Ai'(-z) = -f z^(1/4) / sqrt(pi) cos(zeta + pi/4 - phase).
@@ -71,8 +71,9 @@ def _wave(t: mp.mpf, order: int) -> tuple[mp.mpf, mp.mpf]:
     scale = z ** mp.mpf("0.25") if order == 0 else z ** mp.mpf("-0.25")
     angle = mp.atan2(a, b) if order == 0 else mp.atan2(b, -a)
     phase = zeta + mp.pi / 4 - angle
+    limit = mp.mpf(5) / 72 if order == 0 else -mp.mpf(7) / 72
     phase -= 2 * mp.pi * mp.nint(phase / (2 * mp.pi))
-    return (mp.hypot(a, b) * scale * mp.sqrt(mp.pi) - 1) / t, phase * zeta
+    return (mp.hypot(a, b) * scale * mp.sqrt(mp.pi) - 1) / t, (phase * zeta - limit) / t
 
 
 def mills(u: mp.mpf) -> mp.mpf:

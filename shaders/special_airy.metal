@@ -76,10 +76,14 @@ kernel void special_airy(
       factor = times(factor, exp_of(negative(zeta), exponent));
     } else {
       const T change = prime ? airy_modulus_prime(t) : airy_modulus(t);
-      const T phase = unfused(prime ? airy_phase_prime(t) : airy_phase(t), v);
+      // The phase, its leading term twofold.
+      const T limit = prime ? T(-7) : T(5);
+      const Twofold<T> leading = quotient(divide_by(twofold(limit, T(0)), T(72)), zeta);
+      const T rest = unfused(prime ? airy_phase_prime(t) : airy_phase(t), t * v);
       // -cos(a + pi/4) = sin(a - pi/4).
       const Twofold<T> turned = add(zeta, scaled(half_pi<T>(), prime ? T(-0.5f) : T(0.5f)));
-      factor = times(two_sum_ordered(T(1), unfused(change, t)), sin_of(add(turned, -phase)));
+      const Twofold<T> angle = add(add(turned, negative(leading)), -rest);
+      factor = times(two_sum_ordered(T(1), unfused(change, t)), sin_of(angle));
     }
     factor = times(factor, inverse_root_pi<T>());
     value = ldexp((prime ? times(factor, fourth) : quotient(factor, fourth)).hi, exponent);

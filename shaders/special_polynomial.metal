@@ -76,16 +76,9 @@ kernel void special_chebyshev(
   const int m = several != 0 ? whole_degree(degrees[i]) : degree;
   const Twofold<T> y = argument(a, shifted != 0);
   const bool left = y.hi < T(0);
-  Twofold<T> above = left ? negative(y) : y;
-  const Twofold<T> size = above;
-  Twofold<T> below = add(negative(size), T(1));
-  above = add(size, T(1));
-  if (shifted != 0) {
-    // 2 x and 2 - 2 x have no rounding error, which matters near the end x = 0.
-    const Twofold<T> rest = two_sum(T(2), T(-2) * a);
-    above = left ? rest : twofold(T(2) * a, T(0));
-    below = left ? twofold(T(2) * a, T(0)) : rest;
-  }
+  const Twofold<T> size = left ? negative(y) : y;
+  const Twofold<T> above = add(size, T(1));
+  const Twofold<T> below = add(negative(size), T(1));
   // Where y changes its sign, the third kind becomes the fourth.
   uint mirrored = polynomial;
   if (left && polynomial >= THIRD) mirrored = polynomial == THIRD ? FOURTH : THIRD;

@@ -73,7 +73,7 @@ def test_samples(op: Any, device: str) -> None:
         step, stop = (17, 340) if logspace else (1, None)
         for sample in itertools.islice(op.sample_inputs("cpu", dtype), count % step, stop, step):
             options = sample.kwargs | ({"device": device} if "device" in sample.kwargs else {})
-            for s in (sample, sample.noncontiguous()):
+            for s in (sample, sample.noncontiguous())[: 1 + (dtype == torch.float32)]:
                 expected = op.op(s.input, *s.args, **s.kwargs)
                 same(ours(*moved(s, device), **options), expected, **tolerance)
                 count += 1
@@ -207,7 +207,7 @@ def test_frexp_derivatives(dtype: torch.dtype, device: str) -> None:
     x = on(device, torch.tensor([3.0, -0.1, 1000.0], dtype=dtype)).requires_grad_()
     mantissa, exponent = LA.frexp(x)
     assert not exponent.requires_grad
-    mantissa.sum().backward()  # type: ignore[no-untyped-call]
+    mantissa.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [1 / 4, 8, 1 / 1024]
     if dtype == torch.float64:
