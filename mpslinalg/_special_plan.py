@@ -16,8 +16,8 @@ TOO_LARGE = -2
 GEGENBAUER, LAGUERRE, HERMITE = range(3)
 FIRST, SECOND, THIRD, FOURTH = range(4)
 CHEBYSHEV = {
-    f"{prefix}chebyshev_polynomial_{letter}": (kind, prefix != "")
-    for prefix in ("", "shifted_")
+    f"{prefix}chebyshev_polynomial_{letter}": (kind, shifted)
+    for shifted, prefix in enumerate(("", "shifted_"))
     for kind, letter in enumerate("tuvw")
 }
 POLYNOMIALS = (
@@ -48,7 +48,7 @@ def recurrence(name: str, order: int) -> Recurrence:
     if name == "hermite_polynomial_he":
         return Recurrence(HERMITE, 1, falling=order)
     if name == "legendre_polynomial_p":
-        odd = math.prod(range(1, 2 * order, 2))
+        odd = float(math.prod(range(1, 2 * order, 2)))
         return Recurrence(GEGENBAUER, 2 * order + 1, factor=odd)
     kind, shifted = CHEBYSHEV[name]
     inner = 2.0**order if shifted else 1.0
@@ -76,7 +76,7 @@ def polynomial(x: Tensor, n: Tensor | None, degree: int, name: str, order: int) 
         several = 1
     degree = TOO_LARGE if degree >= MAX_DEGREE else max(degree, -1)
     values = result_like(x)
-    kind, shifted = CHEBYSHEV.get(name, (0, False))
+    kind, shifted = CHEBYSHEV.get(name, (0, 0))
     if by_powers(name, order):
         variant = kernel("special_polynomial", "special_chebyshev", scalar(x.dtype))
         run(variant, (x, n, values), several, degree, kind, shifted, order)

@@ -281,7 +281,7 @@ def airy_ai(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     Raises:
         RuntimeError: complex numbers, an `out` that cannot hold floating-point numbers.
 
-    One thread an element. In float32 at most 4 units in the last place from -1000 on; near a zero,
+    One thread an element. In float32 at most 2 units in the last place from -1000 on; near a zero,
     of 1/1000 of the envelope |x|^(-1/4) / sqrt(pi).
 
     Source: NIST Digital Library of Mathematical Functions, sections 9.4, 9.7 and 9.8.
