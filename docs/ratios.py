@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import testing
+from mpslinalg import _eig_plan, testing
 from mpslinalg._gated_delta_plan import CHUNK_SIZES
 from tests import lapack
 
@@ -141,6 +141,14 @@ def _eigh(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
     yield "eigvalsh", testing.eigvalsh_ratio(A, L), testing.eigvalsh_ratio(A, theirs[0])
 
 
+def _eig(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
+    if n > _eig_plan.MAX_ROWS:
+        return
+    A = torch.stack([M.A for M in testing.nonsymmetric(n, dtype, seed=n)])
+    L, V = LA.eig(A.to(device))
+    yield "eig", testing.eig_ratio(A, L, V), testing.eig_ratio(A, *lapack.eig(A))
+
+
 def _gated_delta(n: int, dtype: torch.dtype, device: str) -> Iterator[Judged]:
     if n not in CHUNK_SIZES or dtype.is_complex:
         return
@@ -162,7 +170,18 @@ def worst(
     """Of each routine and dtype, ours and SciPy's; AssertionError where ours misses the bar."""
     found: dict[str, dict[torch.dtype, tuple[float, float]]] = {}
     with LA.use("kernels"):
-        for family in (_lu, _triangular, _cholesky, _ldl, _qr, _lstsq, _svd, _eigh, _gated_delta):
+        for family in (
+            _lu,
+            _triangular,
+            _cholesky,
+            _ldl,
+            _qr,
+            _lstsq,
+            _svd,
+            _eigh,
+            _eig,
+            _gated_delta,
+        ):
             for dtype in DTYPES:
                 for n in sizes:
                     for routine, ours, theirs in family(n, dtype, device):

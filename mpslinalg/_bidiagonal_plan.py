@@ -16,6 +16,36 @@ COLUMNS = 8
 # Rows that a group of bidiagonal_rows takes: whole lines of memory where that leaves enough groups.
 ROWS = 32
 FEW_ROWS = 8
+# Simdgroups of such a group, and the columns of the matrix that a thread of it reads at once.
+SHARING = 8
+BATCH = 8
+# Rows of what a threadgroup holds in registers, 32 or 64 numbers a thread, by the bytes of each.
+SMALL_GROUP = 64
+LARGEST_GROUP = {4: 128, 8: 96, 16: 64}
+
+
+def regime(name: str, dtype: torch.dtype, m: int, n: int) -> str:
+    """What runs for these sizes, m >= n, in a few words for `which`."""
+    rows = n if tall(m, n) else m
+    launched = launches(dtype, rows, n)
+    return ", ".join(
+        (
+            *(("qr",) if tall(m, n) else ()),
+            *(("bidiagonal_columns, bidiagonal_rows",) if launched > 0 else ()),
+            *(("bidiagonal_group",) if launched < n else ()),
+            "tridiagonal_values" if name == "svdvals" else "divide, qr_apply",
+        )
+    )
+
+
+def tall(m: int, n: int) -> bool:
+    """Whether a QR decomposition first takes less work."""
+    return 5 * m >= 8 * n
+
+
+def launches(dtype: torch.dtype, m: int, n: int) -> int:
+    """Steps that are launches of their own, before a threadgroup takes the rest."""
+    return min(max(m - LARGEST_GROUP[dtype.itemsize], 0), n)
 
 
 class Reflectors(NamedTuple):
@@ -35,8 +65,8 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
     """Diagonal d and superdiagonal e of B in A 2^-exponent = Q B P^H, and the exponents.
 
     A (batch, m, n) with m >= n > 1 is column-major without gaps and becomes the left reflectors; d
-    (batch, n) and e (batch, n - 1) may have any strides. info is -4, and B zero, for a matrix that
-    is not finite.
+    (batch, n) and e (batch, n - 1) are contiguous. info is -4, and B zero, for a matrix that is not
+    finite.
     """
     batch, m, n = A.shape
     T = scalar(A.dtype)
@@ -52,20 +82,28 @@ def reduce(A: Tensor, d: Tensor, e: Tensor, info: Tensor) -> tuple[Reflectors, T
     w, x, inverses = (empty((batch, k), A, row_major=True) for k in (n, m, 2))
     few = batch * m < _qr_plan.FEW_GROUPS * ROWS
     rows = FEW_ROWS if few else ROWS
+    threads = 32 * min(SHARING, -(-n * rows // (32 * BATCH)))
     columns_launch = kernel("bidiagonal", "bidiagonal_columns", T)
     rows_launch = kernel("bidiagonal", "bidiagonal_rows", T, rows)
-    for i in range(n):
+    launched = launches(A.dtype, m, n)
+    for i in range(launched):
         groups = -(-(n - 1 - i) // COLUMNS)
         columns_launch(
-            A, right, w, x, inverses, tau, d, m, n, i, d.stride(1), d.stride(0),
+            A, right, w, x, inverses, tau, d, m, n, i,
             threads=(128 * groups or 32, batch), group=(128 if groups else 32, 1),
         )  # fmt: skip
         if i + 1 < n:
             groups = -(-m // rows) - (i + 1) // rows
             rows_launch(
-                A, right, w, x, inverses, right_tau, e, m, n, i, e.stride(1), e.stride(0),
-                threads=(256 * groups, batch), group=(256, 1),
+                A, right, w, x, inverses, right_tau, e, m, n, i,
+                threads=(threads * groups, batch), group=(threads, 1),
             )  # fmt: skip
+    if launched < n:
+        size = SMALL_GROUP if m - launched <= SMALL_GROUP else LARGEST_GROUP[A.dtype.itemsize]
+        kernel("bidiagonal", "bidiagonal_group", T, size)(
+            A, right, w, x, inverses, tau, right_tau, d, e, m, n, launched,
+            threads=(4 * size * batch,), group=(4 * size,),
+        )  # fmt: skip
     return Reflectors(A, tau, right, right_tau), exponents
 
 
@@ -103,19 +141,19 @@ def svd(A: Tensor, X: Tensor, S: Tensor, Y: Tensor, info: Tensor) -> None:
 
 
 def svdvals(A: Tensor, S: Tensor, info: Tensor) -> None:
-    """S and info of svd, by bisection."""
+    """The same S (batch, n), contiguous, and info up to roundings, by bisection."""
     batch, m, n = A.shape
-    inner = empty(A.shape, A)
     if tall(m, n):
         _, inner = _qr_plan.qr(A, "r")
     else:
+        inner = empty(A.shape, A)
         copy(inner, A)
-    # Of [[0, B^T], [B, 0]], permuted: eigenvalues +-S, beside a diagonal of zeros d and e in turn.
+    d, e = (empty((batch, k), S, row_major=True) for k in (n, n - 1))
+    _, exponents = reduce(inner, d, e, info)
     zeros, beside = (empty((batch, k), S, row_major=True) for k in (2 * n, 2 * n - 1))
-    kernel("bidiagonal", "bidiagonal_clear", scalar(S.dtype))(
-        zeros, threads=(zeros.numel(),), group=(256,)
+    kernel("bidiagonal", "bidiagonal_interleave", scalar(S.dtype))(
+        d, e, zeros, beside, n, threads=(2 * n, batch), group=(32, 8)
     )
-    _, exponents = reduce(inner, beside[:, ::2], beside[:, 1::2], info)
     values = _tridiagonal_plan.values(zeros, beside, n)
     _finish(values, exponents, info, S, reversed=True)
 
@@ -125,8 +163,3 @@ def _finish(values: Tensor, exponents: Tensor, info: Tensor, S: Tensor, reversed
     kernel("bidiagonal", "bidiagonal_values", scalar(S.dtype))(
         values, exponents, info, S, n, reversed, threads=(n, batch), group=(32, 8)
     )
-
-
-def tall(m: int, n: int) -> bool:
-    """Whether a QR decomposition first takes less work."""
-    return 5 * m >= 8 * n

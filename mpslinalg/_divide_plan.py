@@ -6,16 +6,21 @@ import torch
 from torch import Tensor
 
 from mpslinalg._engines import empty, gemm, kernel, scalar, strides
-from mpslinalg._simdgroups import lanes, whole
+from mpslinalg._simdgroups import LANES, lanes, whole
 
-# Rows of a leaf: a simdgroup solves it, a column a lane.
-LEAF = 32
-DEFLATE_THREADS = 256
-# Lanes of a root: with many roots the ends of sums over few poles weigh more than the chain of one.
-TEAMS = (8, 32)
-WIDE = 256
-ROOT_THREADS = 64
-# Arrays of a node in `numbers` and `integers`.
+# Rows of a matrix that is one leaf, which a simdgroup solves, a column a lane.
+ALONE = 32
+# Rows of a leaf of others: it takes a quarter of the time of one of twice as many rows, which is
+# more than one more level takes.
+LEAF = 16
+# Rows of nodes that one threadgroup merges in one launch, products and all, with so many lanes for
+# a root: beyond, torch's GEMM is faster.
+SMALL = 128
+TEAM = 8
+THREADS = 256
+# Threads of a group where a simdgroup has one root.
+ROOT_THREADS = 128
+# Arrays of a node in `numbers` and in `integers`: see secular.h.
 NUMBERS = 8
 INTEGERS = 8
 
@@ -23,7 +28,7 @@ INTEGERS = 8
 def leaves(n: int) -> tuple[int, int]:
     """Levels of merges and rows of a leaf; rows beyond n are padding, less than one a leaf."""
     levels = 0
-    while LEAF << levels < n:
+    while n > ALONE and LEAF << levels < n:
         levels += 1
     return levels, -(-n >> levels)
 
@@ -31,7 +36,8 @@ def leaves(n: int) -> tuple[int, int]:
 def tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     """Ascending w and orthonormal Z of the tridiagonal T = Z diag(w) Z^T.
 
-    d (batch, n) is its diagonal, e (batch, n - 1) what is beside it, both contiguous.
+    d (batch, n) is its diagonal, e (batch, n - 1) what is beside it, both contiguous;
+    the largest entry is near 1, and what is not finite counts as zero.
     """
     batch, n = d.shape
     levels, rows = leaves(n)
@@ -45,19 +51,15 @@ def tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     )  # fmt: skip
     if levels == 0:
         return values, Z
-    merges = _Merges(d, couplings, count * rows, 0)
-    for level in range(1, levels):
-        values, S, _ = merges.level(values, Z, 1 << level, 1 << levels - level)
-        Z = _product(Z, S)
-    w = empty((batch, n), d, row_major=True)
-    w, S, _ = merges.level(values, Z, 1 << levels, 1, w)
-    return w, _product(Z, S, n)
+    w, Z, _ = _merged(values, Z, None, couplings, levels, n)
+    return w, Z
 
 
 def bidiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U, s and V of the upper bidiagonal B = U diag(s) V^T: s descends, U and V are orthonormal.
 
-    d (batch, n) is its diagonal, e (batch, n - 1) what is above it, both contiguous.
+    d (batch, n) is its diagonal, e (batch, n - 1) what is above it, both contiguous;
+    the largest entry is near 1, and what is not finite counts as zero.
     """
     batch, n = d.shape
     levels, rows = leaves(n)
@@ -78,13 +80,9 @@ def bidiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         values, V, U, *ascending, rows, 1 << levels, threads=(32 * count,), group=(32,)
     )
     values, V, U = ascending
-    merges = _Merges(d, couplings, count * rows, 1)
-    for level in range(1, levels):
-        values, right, left = merges.level(values, V, 1 << level, 1 << levels - level)
-        U, V = _product(U, left), _product(V, right)
-    s = empty((batch, n), d, row_major=True)
-    s, right, left = merges.level(values, V, 1 << levels, 1, s)
-    return _product(U, left, n), s, _product(V, right, n)
+    s, V, left = _merged(values, V, U, couplings, levels, n)
+    assert left is not None
+    return left, s, V
 
 
 def _leaves(d: Tensor, e: Tensor, levels: int, rows: int, singular: int) -> tuple[Tensor, Tensor]:
@@ -99,52 +97,54 @@ def _leaves(d: Tensor, e: Tensor, levels: int, rows: int, singular: int) -> tupl
     return dense, couplings
 
 
-class _Merges:
-    """What the levels share: each has the same number of rows in all its nodes."""
-
-    def __init__(self, like: Tensor, couplings: Tensor, rows: int, singular: int) -> None:
-        self.couplings, self.rows, self.singular = couplings, rows, singular
-        self.numbers = empty((NUMBERS * rows,), like, row_major=True)
-        self.integers = empty((INTEGERS * rows,), like, torch.int32, row_major=True)
-
-    def level(
-        self, values: Tensor, V: Tensor, leaves: int, nodes: int, final: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Values of nodes of so many leaves and their vectors in terms of the halves'."""
-        numbers, integers, singular = self.numbers, self.integers, self.singular
-        h = V.shape[-1]
-        size, count = 2 * h, self.rows // (2 * h)
-        kind = scalar(V.dtype)
-        threads = min(whole(size), DEFLATE_THREADS)
-        kernel("divide", "divide_deflate", kind, singular)(
-            values, V, self.couplings, numbers, integers, h, leaves, nodes,
-            threads=(threads * count,), group=(threads,),
-        )  # fmt: skip
-        team = TEAMS[size >= WIDE]
-        shape = (ROOT_THREADS * count, -(-size * team // ROOT_THREADS))
-        for name in ("divide_roots", "divide_weights"):
-            kernel("divide", name, kind, team, singular)(
-                numbers, integers, size, threads=shape, group=(ROOT_THREADS, 1)
-            )
-        if final is None:
-            new, columns = empty((count, size), V, row_major=True), size
-        else:
-            new, columns = final, final.shape[-1]
+def _merged(
+    values: Tensor, V: Tensor, U: Tensor | None, couplings: Tensor, levels: int, n: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Values and vectors of whole matrices from those of their leaves; U: of the bidiagonal."""
+    count, rows, _ = V.shape
+    numbers = empty((NUMBERS * count * rows,), V, row_major=True)
+    integers = empty((INTEGERS * count * rows,), V, torch.int32, row_major=True)
+    kind = (scalar(V.dtype), int(U is not None))
+    # In the place of the left vectors that an eigenproblem does not have.
+    spare = empty((3,), V, row_major=True)
+    for level in range(1, levels + 1):
+        last = level == levels
+        size, count = 2 * V.shape[-1], count // 2
+        columns = n if last else size
+        halves = (values, V)
+        values = empty((count, columns), V, row_major=True)
         right = empty((count, size, size), V)
-        left = empty((count, size, size) if singular else (1,), V)
-        descending = singular and final is not None
-        kernel("divide", "divide_vectors", kind, team, singular)(
-            numbers, integers, new, right, left, size, columns, descending,
-            threads=shape, group=(ROOT_THREADS, 1),
-        )  # fmt: skip
-        return new, right, left
+        left = spare[:1] if U is None else empty((count, size, size), V)
+        kept = (numbers, integers)
+        results = (values, right, left)
+        sizes = (size, 1 << level, 1 << levels - level)
+        if size <= SMALL:
+            V = empty((count, columns, columns), V)
+            new_U = spare[1:2] if U is None else empty(V.shape, V)
+            kernel("divide", "divide_merge", kind[0], TEAM, kind[1])(
+                *halves, spare[2:] if U is None else U, couplings, *kept, *results, V, new_U,
+                *sizes, columns, last, threads=(THREADS * count,), group=(THREADS,),
+            )  # fmt: skip
+            U = None if U is None else new_U
+            continue
+        kernel("divide", "divide_deflate", *kind)(
+            *halves, couplings, *kept, *sizes, threads=(THREADS * count,), group=(THREADS,)
+        )
+        roots = (ROOT_THREADS * count, -(-size * LANES // ROOT_THREADS))
+        for step in ("divide_roots", "divide_weights"):
+            kernel("divide", step, *kind)(*kept, size, threads=roots, group=(ROOT_THREADS, 1))
+        kernel("divide", "divide_vectors", *kind)(
+            *kept, *results, size, columns, last, threads=roots, group=(ROOT_THREADS, 1)
+        )
+        V = _product(V, right, columns)
+        U = None if U is None else _product(U, left, columns)
+    return values, V, U
 
 
-def _product(V: Tensor, S: Tensor, n: int | None = None) -> Tensor:
+def _product(V: Tensor, S: Tensor, n: int) -> Tensor:
     """diag(V of the first half, V of the second) S for each node, its first n rows and columns."""
     count, size, _ = S.shape
     h = size // 2
-    n = size if n is None else n
     product = empty((count, n, n), V)
     first, second = product[:, :h], product[:, h:]
     gemm(first, first, V[::2], S[:, :h, :n], 0, 1)

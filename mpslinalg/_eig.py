@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.utils._python_dispatch import _disable_current_modes
 
 from mpslinalg import _check, _eig_plan, _op, _out, _route
 from mpslinalg._lu import factor_constant, solve_factored
@@ -167,7 +168,7 @@ def _check_info(info: Tensor, name: str, A: Tensor) -> None:
 def eig(A: Tensor, *, out: Any = None) -> Any:
     """Compute eigenvalues and eigenvectors of a square matrix, A V = V diag(L).
 
-    Same contract as `torch.linalg.eig`. Differences: more than 256 rows are torch's in
+    Same contract as `torch.linalg.eig`. Differences: more than 512 rows are torch's in
     `use("auto")` and refused in `use("kernels")`; within `torch.compile` and `torch.func` a matrix
     with NaN or infinity raises LinAlgError.
 
@@ -178,15 +179,15 @@ def eig(A: Tensor, *, out: Any = None) -> Any:
     Returns:
         eigenvalues (*, n), complex, in no order, and eigenvectors (*, n, n), complex column-major
         matrices with columns of norm 1. Of a real matrix eigenvalues are real or in exact conjugate
-        pairs, that with the positive imaginary part first, and so are their vectors. Phases are
-        LAPACK's: the largest entry is real where the eigenvalue is not or the matrix is complex.
+        pairs, that with the positive imaginary part first, and so are their vectors. The largest
+        entry of each vector is real and positive.
         Differentiable where no eigenvalue is repeated; the loss must not depend on phases.
 
     Raises:
         RuntimeError: NaN or infinite entries; what is no square matrix; other dtypes.
         torch.linalg.LinAlgError: no convergence within 30 n sweeps; names the first matrix. Reads
             the device once to know.
-        NotImplementedError: half precision; more than 256 rows in `use("kernels")`.
+        NotImplementedError: half precision; more than 512 rows in `use("kernels")`.
 
     Balancing by powers of two, Householder's reduction to Hessenberg form, Francis's double shifts,
     single ones if complex, and back substitution: up to 32 rows (16 in double precision) in one
@@ -232,7 +233,9 @@ def eigvals(A: Tensor, *, out: Tensor | None = None) -> Tensor:
         return result
     _check.same_device("linalg_eigvals", input=A, out=out)
     if not (_check.square(A) and _check.out_to_cast(out, (A,), _COMPLEX.get(A.dtype, A.dtype))):
-        refused: Tensor = _check.refuse(torch.linalg.eigvals, A, out=out)
+        # Under a mode, as while a call is recorded, torch runs eig and complains in its name.
+        with _disable_current_modes():
+            refused: Tensor = _check.refuse(torch.linalg.eigvals, A, out=out)
         return refused
     if _op.tracked(A):
         L, info = _differentiable_values(A)

@@ -12,10 +12,11 @@ from mpslinalg._simdgroups import lanes, whole
 # Threadgroup memory holds the Schur form, the unitary matrix and the eigenvectors of so many rows.
 SIMD_ROWS = 32
 SIMD_ROWS_OF_DOUBLES = 16
-# A thread owns a row and a column.
-MAX_ROWS = 256
-# What bounds the time of a launch: columns that it reduces, rows that all its sweeps pass.
-COLUMNS = 64
+# From the shader: rows of the largest matrix that a threadgroup takes, whose threads own one each.
+MAX_ROWS = 512
+# What bounds the time of a launch: entries of all columns that it reduces, rows that all its sweeps
+# pass.
+ENTRIES = 2**22
 PASSES = 8192
 # From the shader: sweeps a row after which a matrix counts as one that does not converge, and the
 # numbers of its state.
@@ -58,10 +59,11 @@ def _by_groups(A: Tensor, values: Tensor, V: Tensor, info: Tensor, vectors: bool
     Z = empty(A.shape if vectors else (1,), A)
     scales, state = (empty((batch, size), A, torch.int32, row_major=True) for size in (n, STATE))
     threads = whole(n)
+    columns = ENTRIES // n**2
     reduce = kernel("eig", "eig_reduce", scalar(A.dtype))
-    for first in range(0, n - 2, COLUMNS):
+    for first in range(0, n - 2, columns):
         reduce(
-            A, H, Z, scales, state, n, *strides(A), first, min(first + COLUMNS, n - 2), vectors,
+            A, H, Z, scales, state, n, *strides(A), first, min(first + columns, n - 2), vectors,
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
     sweeps = PASSES // n

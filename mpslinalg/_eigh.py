@@ -108,8 +108,7 @@ def eigh(A: Tensor, UPLO: str = "L", *, out: Any = None) -> Any:
     """Compute eigenvalues and eigenvectors of a symmetric or Hermitian matrix, A = V diag(L) V^H.
 
     Same contract as `torch.linalg.eigh`. Differences: an A of more than one row with an entry that
-    is NaN or infinite always raises, where LAPACK may return NaN; more than 32 rows are torch's in
-    `use("auto")` and refused in `use("kernels")`.
+    is NaN or infinite always raises, where LAPACK may return NaN.
 
     Args:
         A: (*, n, n), float32, float64, complex64 or complex128. Only the triangle UPLO is read, and
@@ -123,18 +122,21 @@ def eigh(A: Tensor, UPLO: str = "L", *, out: Any = None) -> Any:
         where no eigenvalue is repeated; the loss must not depend on signs or phases.
 
     Raises:
-        torch.linalg.LinAlgError: NaN or infinite entries, or no convergence within 30 sweeps; names
-            the first matrix. Reads the device once to know.
+        torch.linalg.LinAlgError: NaN or infinite entries, or, of at most 32 rows, no convergence
+            within 30 sweeps; names the first matrix. Reads the device once to know.
         RuntimeError: what is no square matrix, another UPLO.
-        NotImplementedError: other dtypes; more than 32 rows in `use("kernels")`.
+        NotImplementedError: other dtypes.
 
-    One launch: cyclic Jacobi rotations, a column a lane of a simdgroup. Matrices are scaled by
-    powers of two, so entries from 1e-30 to 1e30 cost no accuracy, and scaling A by a power of two
-    leaves V as it is. ||A - V diag(L) V^H|| <= c n eps ||A||, ||I - V^H V|| <= c n eps: LAPACK's
-    test ratios stay below its threshold of 60.
+    Up to 32 rows one launch: cyclic Jacobi rotations, a column a lane of a simdgroup. More rows are
+    reduced to tridiagonal form, up to 256 by a threadgroup a matrix, beyond in panels of two
+    launches a column; then divide and conquer. Matrices are scaled by powers of two, so entries
+    from 1e-30 to 1e30 cost no accuracy, and scaling A by a power of two leaves V as it is.
+    ||A - V diag(L) V^H|| <= c n eps ||A||, ||I - V^H V|| <= c n eps: LAPACK's test ratios stay
+    below its threshold of 60.
 
     Source: Rutishauser, "The Jacobi method for real symmetric matrices" (1966); Golub, Van Loan,
-    "Matrix Computations", section 8.5. Derivatives: Giles (2008).
+    "Matrix Computations", sections 8.3 to 8.5; Dongarra, Sorensen, Hammarling, "Block reduction of
+    matrices to condensed forms" (1989). Derivatives: Giles (2008).
     """
     if not (isinstance(A, Tensor) and _route.kernels("eigh", A)):
         return torch.linalg.eigh(A, UPLO, out=out)
@@ -155,13 +157,14 @@ def eigvalsh(A: Tensor, UPLO: str = "L", *, out: Tensor | None = None) -> Tensor
         out: a tensor to write to.
 
     Returns:
-        eigenvalues (*, n), real, ascending; those of `eigh`, bit for bit. Differentiable, also
-        where they are repeated: the gradient is V diag(g) V^H.
+        eigenvalues (*, n), real, ascending; up to 32 rows those of `eigh`, bit for bit.
+        Differentiable, also where they are repeated: the gradient is V diag(g) V^H.
 
     Raises:
         torch.linalg.LinAlgError, RuntimeError, NotImplementedError: as `eigh`.
 
-    Sizes and source: see `eigh`. |l - l'| <= c n eps ||A|| for every eigenvalue.
+    Sizes and source: see `eigh`; beyond 32 rows the tridiagonal form is bisected. Every eigenvalue
+    has an error of at most c n eps ||A||.
     """
     if not (isinstance(A, Tensor) and _route.kernels("eigvalsh", A)):
         result: Tensor = torch.linalg.eigvalsh(A, UPLO, out=out)

@@ -237,11 +237,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     ):
         return _check.refuse(torch.linalg.lstsq, A, B, rcond, driver=driver)
     right = B.unsqueeze(-1) if vector else B
-    if runs == "lstsq":
-        X, *results = _gels(A, right)
-    else:
-        X, *results = _deficient(A, right, rcond, runs)
-    results = (X.squeeze(-1) if vector else X, *results)
+    X, *others = _gels(A, right) if runs == "lstsq" else _deficient(A, right, rcond, runs)
+    results = (X.squeeze(-1) if vector else X, *others)
     return torch.return_types.linalg_lstsq(results)  # type: ignore[attr-defined]
 
 
@@ -272,7 +269,8 @@ def _deficient(
     else:
         X, rank, S = _minimum_norm(A, B, _rcond(A, rcond, driver), by_svd)
     full = m > n and by_svd and not (_op.visible(rank) and bool((rank < n).any()))
-    residuals = _squares(B - A @ X) if full else A.real.new_empty(0)
+    with _op.without_autocast(A):
+        residuals = _squares(B - A @ X) if full else A.real.new_empty(0)
     for axis, size in enumerate(batch):
         # A was expanded here.
         rank = rank.narrow(axis, 0, size)

@@ -67,8 +67,9 @@ def _sum_of_squares(A: Tensor) -> Tensor:
     parts = torch.view_as_real(A.resolve_conj()).flatten(-2) if A.is_complex() else A
     if A.numel() == 0:
         return parts.sum((-2, -1))
-    largest = parts.abs().amax((-2, -1), keepdim=True)
-    scale = torch.where((largest == 0) | largest.isinf(), 1, largest)
+    limits = torch.finfo(parts.dtype)
+    # Of zeros or infinities the quotients are zeros or infinities.
+    scale = parts.abs().amax((-2, -1), keepdim=True).clamp(limits.tiny, limits.max)
     return (parts / scale).square().sum((-2, -1)).sqrt() * scale[..., 0, 0]
 
 
@@ -182,7 +183,7 @@ def matrix_norm(
         return refused
     matrices = A.to(dtype).movedim(tuple(dim), (-2, -1))
     N = _norm(matrices, ord)
-    if keepdim and spectral:
+    if keepdim and spectral and out is None:
         N = N[..., None, None].movedim((-2, -1), tuple(dim))
     elif keepdim:
         kept = {d % A.dim() for d in dim}
@@ -222,18 +223,21 @@ def cond(A: Tensor, p: int | float | str | None = None, *, out: Tensor | None = 
     """
     known = p is None or _known(p)
     spectral = p is None or (known and p in SPECTRAL)
-    if not _route.kernels("cond" if spectral else "cond inverse", A):
+    name = "cond" if spectral else "cond inverse"
+    if isinstance(A, Tensor) and not _route.kernels(name, A):
         result: Tensor = torch.linalg.cond(A, p, out=out)
         return result
     _check.same_device("linalg_cond", A=A, out=out)
     rectangular = p in (None, 2, -2)
     if not (
-        known
+        isinstance(A, Tensor)
+        and known
         and (_check.matrix(A) if rectangular or A.numel() == 0 else _check.square(A))
         and _check.out_to_cast(out, (A,), _real(A.dtype))
         and not (isinstance(p, str) and not _check.square(A))
     ):
-        refused: Tensor = _check.refuse(torch.linalg.cond, A, p, out=out)
+        given = () if p is None else (p,)
+        refused: Tensor = _check.refuse(torch.linalg.cond, A, *given, out=out)
         return refused
     C = _condition(A, 2 if p is None else p)
     return C if out is None else _out.write(C, out)

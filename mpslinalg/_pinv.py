@@ -51,14 +51,15 @@ class _Pinv(Function):
     def backward(ctx: Any, gX: Tensor) -> tuple[Tensor, None, None, None]:
         A, X = ctx.saved_tensors
         outer, inner = _between(X, gX.mH)
-        gA = -X.mH @ gX @ X.mH + (outer - A @ (X @ outer)) + (inner - (inner @ X) @ A)
+        gA: Tensor = -X.mH @ gX @ X.mH + (outer - A @ (X @ outer)) + (inner - (inner @ X) @ A)
         return gA, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, dA: Tensor, *_: Any) -> Tensor:
         A, X = ctx.saved_tensors
         outer, inner = _between(X.mH, dA.mH)
-        return -X @ dA @ X + (inner - (inner @ A) @ X) + (outer - X @ (A @ outer))
+        dX: Tensor = -X @ dA @ X + (inner - (inner @ A) @ X) + (outer - X @ (A @ outer))
+        return dX
 
 
 _differentiable = _op.applied(_Pinv)
@@ -81,8 +82,8 @@ def _invert(A: Tensor, atol: Tolerance, rtol: Tolerance, hermitian: bool) -> Ten
         U, S, Vh = _svd.svd(A, full_matrices=False)
         V = Vh.mH
         kept = _counts(S, A, atol, rtol, S[..., :1])
-    inverse = torch.where(kept, 1 / S, 0)
-    return (V * inverse.unsqueeze(-2)) @ U.mH
+    X: Tensor = (V * torch.where(kept, 1 / S, 0).unsqueeze(-2)) @ U.mH
+    return X
 
 
 def _counts(S: Tensor, A: Tensor, atol: Tolerance, rtol: Tolerance, largest: Tensor) -> Tensor:
@@ -192,12 +193,13 @@ def pinv(
     """
     name = "pinv hermitian" if hermitian is True else "pinv"
     options = {"atol": atol, "rtol": rtol, "hermitian": hermitian}
-    if not _route.kernels(name, A):
+    if isinstance(A, Tensor) and not _route.kernels(name, A):
         result: Tensor = torch.linalg.pinv(A, **options, out=out)
         return result
     _check.same_device("linalg_pinv", A=A, atol=atol, rtol=rtol, out=out)
     if not (
-        (_check.square(A) if hermitian else _check.matrix(A))
+        isinstance(A, Tensor)
+        and (_check.square(A) if hermitian else _check.matrix(A))
         and _check.flags(hermitian)
         and _tolerances(A, atol, rtol)
         and _check.out_to_cast(out, (A,), A.dtype)
@@ -251,12 +253,13 @@ def matrix_rank(
     """
     name = "matrix_rank hermitian" if hermitian is True else "matrix_rank"
     options = {"atol": atol, "rtol": rtol, "hermitian": hermitian}
-    if not _route.kernels(name, A):
+    if isinstance(A, Tensor) and not _route.kernels(name, A):
         result: Tensor = torch.linalg.matrix_rank(A, **options, out=out)
         return result
     _check.same_device("linalg_matrix_rank", A=A, atol=atol, rtol=rtol, out=out)
     if not (
-        (_check.square(A) if hermitian else _check.matrix(A))
+        isinstance(A, Tensor)
+        and (_check.square(A) if hermitian else _check.matrix(A))
         and _check.flags(hermitian)
         and _tolerances(A, atol, rtol)
         and _check.out_to_cast(out, (), torch.int64)

@@ -25,7 +25,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
 class _Polar(Function):
     """A = U H. With M = U^H dA and W H + H W = M - M^H: dH = M - W H, dU = U W + (dA - U M) H^-1.
 
-    Backward, with K = U^H gU - gH H for the hermitian part gH and Z H + H Z = K - K^H:
+    Backward, with K = U^H gU - gH H and Z H + H Z = K - K^H:
     gA = U (Z + gH) + (gU - U U^H gU) H^-1. The last term is that of more rows than columns.
 
     Source: Higham, "Functions of Matrices" (2008), section 8.2.
@@ -46,12 +46,12 @@ class _Polar(Function):
     @staticmethod
     def backward(ctx: Any, gU: Tensor, gH: Tensor, *_: Any) -> Tensor:
         U, H, S, Vh = ctx.saved_tensors
-        gH, P = (gH + gH.mH) / 2, U.mH @ gU
+        P = U.mH @ gU
         K = P - gH @ H
-        inside = _sylvester.solve(H, K - K.mH, S, Vh.mH) + gH
-        if U.shape[-2] == U.shape[-1]:
-            return U @ inside
-        return U @ inside + _times_inverse(gU - U @ P, H)
+        gA: Tensor = U @ (_sylvester.solve(H, K - K.mH, S, Vh.mH) + gH)
+        if U.shape[-2] > U.shape[-1]:
+            gA = gA + _times_inverse(gU - U @ P, H)
+        return gA
 
     @staticmethod
     def jvp(ctx: Any, dA: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -77,7 +77,8 @@ def _decompose(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _times_inverse(X: Tensor, H: Tensor) -> Tensor:
     """X H^-1 for hermitian H."""
-    return solve_ex(H, X.mH).result.mH
+    quotient: Tensor = solve_ex(H, X.mH).result.mH
+    return quotient
 
 
 def _refuse(A: Any, out: Any) -> Any:

@@ -28,7 +28,10 @@ CUDA_BATCH = 64
 CUDA_TALL = 65536
 CUDA_TALL_COLUMNS = 8
 CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
-CUDA_NOT_MEASURED = frozenset(("eig", "eigvals", "matrix_norm"))
+# So does the SVD of a single matrix from so many rows and columns on: there by 1.8 to 6.5.
+CUDA_SINGLE = 256
+CUDA_SINGLE_WINS = frozenset(("svd", "svdvals"))
+CUDA_NOT_MEASURED = frozenset(("eig", "eigvals", "matrix_norm", "svd_lowrank"))
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 # What is a decomposition and a few products is as fast as its decomposition.
@@ -42,7 +45,6 @@ BUILT_ON = {
     "cond inverse": "inv_ex",
     "polar": "svd",
     "matrix_sqrth": "eigh",
-    "svd_lowrank": "svd",
     "gelsd": "svd",
     "gelss": "svd",
 }
@@ -166,7 +168,8 @@ def kernels_win(name: str, device: str, batch: int, m: int, n: int) -> bool:
     if device != "cuda" or name in CUDA_NOT_MEASURED:
         return False
     tall = name in CUDA_TALL_WINS and m >= CUDA_TALL and n <= CUDA_TALL_COLUMNS
-    return batch >= CUDA_BATCH or tall
+    large = name in CUDA_SINGLE_WINS and min(m, n) >= CUDA_SINGLE
+    return batch >= CUDA_BATCH or tall or large
 
 
 def which(name: str, *args: Any, **kwargs: Any) -> str:

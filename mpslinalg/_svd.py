@@ -21,16 +21,6 @@ DRIVERS = ("gesvd", "gesvdj", "gesvda")
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
-def lacking(A: Tensor) -> str | None:
-    """Why the kernels do not take a matrix, or None if they do."""
-    m, n = A.shape[-2:]
-    if _svd_plan.built(m, n):
-        return None
-    return (
-        f"the kernels take matrices of at most {_svd_plan.MAX_WIDTH} rows or columns, not {m} x {n}"
-    )
-
-
 class _SVD(Function):
     """A = U S V^H with the k columns of U and V that have singular values.
 
@@ -208,8 +198,7 @@ def svd(
     """Factor A = U diag(S) V^H: orthonormal columns, singular values, orthonormal rows.
 
     Same contract as `torch.linalg.svd`. Differences: `driver` is accepted on every device, and
-    changes nothing but on CUDA where torch runs; infinity raises as NaN does. So far the kernels
-    take matrices of at most 32 rows or at most 32 columns; torch.linalg runs the others.
+    changes nothing but on CUDA where torch runs; infinity raises as NaN does.
 
     Args:
         A: (*, m, n), float32, float64, complex64 or complex128; of any rank.
@@ -226,20 +215,23 @@ def svd(
     Raises:
         torch.linalg.LinAlgError: a matrix has NaN or infinity, or does not converge; names the
             first one. Reads the device once to know.
-        NotImplementedError: use("kernels") with more rows and columns; half precision.
+        NotImplementedError: use("kernels") with half precision.
         RuntimeError: what is no matrix, other dtypes, an unknown driver.
 
-    One-sided Jacobi, a column a lane of a simdgroup, at most 30 sweeps; of a matrix with a side
-    above 32, of R of its QR. Columns carry exponents of their own and pairs are turned by their
+    One-sided Jacobi, at most 30 sweeps: to 32 columns a column a lane of a simdgroup, to 256 (192
+    in batches of less than 8) by blocks of columns; of a matrix with a side above 32 that is not
+    square, of R of its QR. Columns carry exponents of their own and pairs are turned by their
     cosine, so where A = B D with a well conditioned B and a diagonal D every singular value is
     right to some eps cond(B), however small, and a power of two in A is one in S and changes
-    neither U nor V. ||A - U S V^H|| <= c max(m, n) eps ||A||, and so for ||I - U^H U|| and
-    ||I - V^H V||: LAPACK's test ratios stay below 50.
+    neither U nor V. Larger matrices are reduced to bidiagonal form, whose singular values are found
+    by divide and conquer, those of `svdvals` by bisection: right to some eps of the largest one.
+    ||A - U S V^H|| <= c max(m, n) eps ||A||, and so for ||I - U^H U|| and ||I - V^H V||: LAPACK's
+    test ratios stay below 50.
 
     Source: Demmel, Veselic, "Jacobi's method is more accurate than QR" (1992); de Rijk (1989);
     LAPACK's gesvj.
     """
-    if not (isinstance(A, Tensor) and _route.kernels_if_built("svd", A, lacking)):
+    if not (isinstance(A, Tensor) and _route.kernels("svd", A)):
         given = _driver_for_torch(A, driver)
         return torch.linalg.svd(A, full_matrices, driver=given, out=out)
     _check.same_device("linalg_svd", A=A, out=out)
@@ -268,24 +260,25 @@ def svdvals(A: Tensor, *, driver: str | None = None, out: Tensor | None = None) 
         out: a tensor to write to.
 
     Returns:
-        S (*, min(m, n)), real, not increasing; the same as those of `svd`. Differentiable, the
-        first derivative also where singular values are equal.
+        S (*, min(m, n)), real, not increasing; those of `svd`, but for roundings of the largest
+        where there are no rotations. Differentiable, the first derivative also where singular
+        values are equal.
 
     Raises:
         torch.linalg.LinAlgError: as `svd`.
         NotImplementedError: as `svd`.
         RuntimeError: as `svd`.
 
-    Sizes, accuracy and source: see `svd`; only the turns of V are left out.
+    Sizes, accuracy and source: see `svd`.
     """
-    if not (isinstance(A, Tensor) and _route.kernels_if_built("svdvals", A, lacking)):
+    if not (isinstance(A, Tensor) and _route.kernels("svdvals", A)):
         values: Tensor = torch.linalg.svdvals(A, driver=_driver_for_torch(A, driver), out=out)
         return values
     _check.same_device("linalg_svdvals", A=A, out=out)
     if not (
         _check.matrix(A)
         and (driver is None or driver in DRIVERS)
-        and _check.out_to_cast(out, (A,), _REAL.get(A.dtype, A.dtype))
+        and _check.out(out, (A,), _REAL.get(A.dtype, A.dtype))
     ):
         given = _driver_for_torch(A, driver)
         refused: Tensor = _check.refuse(torch.linalg.svdvals, A, driver=given, out=out)

@@ -5,31 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpslinalg import _op, _qr_plan
+from mpslinalg import _bidiagonal_plan, _op, _qr_plan
 from mpslinalg._engines import empty, flattened, gemm, kernel, scalar, strides
 from mpslinalg._simdgroups import lanes, whole
 
 # The shorter side of what one simdgroup takes, a column a lane; a longer side is reduced by QR.
 WIDTH = _qr_plan.WIDTH
-# The shorter side of what is taken by blocks of columns, 8 rows of a column a lane.
-MAX_WIDTH = 256
-# Sweeps until a matrix counts as one that does not converge, as the kernels of one launch have it.
+# The shorter side of what is taken by blocks of columns, 8 or 16 rows of a column a lane. Larger
+# matrices become bidiagonal: on an H200 512 of 128 x 128 took 4 ms so and 30 by rotations, 4096 of
+# 64 x 64 took 7 and 27; but rotations find the small singular values of graded columns.
+MAX_WIDTH = 64
+# Sweeps until a matrix counts as one that does not converge, as jacobi.h has it.
 SWEEPS = 30
-
-
-def built(m: int, n: int) -> bool:
-    """Whether there are kernels for matrices of this size."""
-    return min(m, n) <= MAX_WIDTH
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     long, short = max(m, n), min(m, n)
+    if short > MAX_WIDTH:
+        return _bidiagonal_plan.regime(name, dtype, long, short)
     kernels = "svd_simd" if short <= WIDTH else "svd_within, svd_between"
     if long <= WIDTH or long == short:
         return kernels
     first = _qr_plan.regime("qr", dtype, batch, long, short, k)
-    return f"{first}, {kernels} of R" + (", matmul" if name == "svd" else "")
+    return f"{first}, {kernels} of R" + ("" if name == "svdvals" else ", matmul")
 
 
 def svd(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -45,6 +44,10 @@ def svd(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     matrices, left, right = flattened(A), flattened(U), flattened(Vh)
     # A^T = X S Y^H, which needs no conjugate of A, makes A = conj(Y) S X^T.
     tall, X, Y = (matrices, left, right.mT) if m >= n else (matrices.mT, right.mT, left)
+    size = tall.shape[0]
+    if k > MAX_WIDTH:
+        _bidiagonal_plan.svd(tall, X, S.view(size, k), Y, info.view(size))
+        return U, S, Vh, info
     if max(m, n) <= WIDTH:
         _simd(tall, X, S, Y, info, X.shape[-1])
         return U, S, Vh, info
@@ -52,7 +55,7 @@ def svd(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         _blocks(tall, X, S, Y, info)
         return U, S, Vh, info
     Q, R = _qr_plan.qr(tall, "complete" if full else "reduced")
-    inner, R = empty((tall.shape[0], k, k), A), R[:, :k]
+    inner, R = empty((size, k, k), A), R[:, :k]
     if k <= WIDTH:
         _simd(R, inner, S, Y, info, k)
     else:
@@ -95,9 +98,9 @@ def _blocks(A: Tensor, X: Tensor | None, S: Tensor, Y: Tensor | None, info: Tens
     batch, n, _ = A.shape
     vectors = X is not None
     T = scalar(A.dtype)
-    rows = 16 if A.dtype.itemsize == 4 else 8
-    team = (64 if n <= 64 else 128 if n <= 128 else MAX_WIDTH) // rows
-    width = _block_width(A.dtype.itemsize, rows * team)
+    # As svd_blocks.metal has them.
+    team = MAX_WIDTH // (16 if A.dtype.itemsize == 4 else 8)
+    width = 8 if A.dtype.itemsize > 8 else 16
     blocks = -(-n // width)
     blocks += blocks % 2
     U = empty(A.shape, A)
@@ -125,20 +128,13 @@ def _blocks(A: Tensor, X: Tensor | None, S: Tensor, Y: Tensor | None, info: Tens
         return
     # Roundings of thousands of turns add up: one step of Newton and Schulz, V (3 - V^H V) / 2,
     # takes their first order away.
-    gram, better = empty(A.shape, A), empty(A.shape, A)
+    gram, twice = empty(A.shape, A), empty(A.shape, A)
     gemm(gram, gram, V.mH, V, 0, 1)
-    gemm(better, V, V, gram, 1.5, -0.5)
+    gemm(twice, V, V, gram, 3, -1)
     kernel("svd_blocks", "svd_order", T)(
-        U, better, order, info, X, Y, n, *X.stride()[1:], *Y.stride()[1:],
+        U, twice, order, info, X, Y, n, *X.stride()[1:], *Y.stride()[1:],
         threads=(n, n, batch), group=(32, 8, 1),
     )  # fmt: skip
-
-
-def _block_width(itemsize: int, height: int) -> int:
-    """Columns of a block, as svd_blocks.metal has it."""
-    if itemsize * height > 2048:
-        return 4
-    return 8 if itemsize * height > 1024 or itemsize > 8 else 16
 
 
 def svdvals(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,7 +146,10 @@ def svdvals(A: Tensor) -> tuple[Tensor, Tensor]:
     tall = flattened(A)
     if tall.shape[-2] < tall.shape[-1]:
         tall = tall.mT
-    m, n = tall.shape[-2:]
+    size, m, n = tall.shape
+    if n > MAX_WIDTH:
+        _bidiagonal_plan.svdvals(tall, S.view(size, n), info.view(size))
+        return S, info
     if m > max(n, WIDTH):
         _, tall = _qr_plan.qr(tall, "r")
     if n > WIDTH:

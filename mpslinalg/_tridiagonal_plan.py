@@ -114,7 +114,7 @@ def finish(
     kernel("tridiagonal", "tridiagonal_finish", scalar(form.tau.dtype))(
         found, found if Z is None else Z, form.exponents, form.info, values, V,
         n, vectors is not None,
-        threads=(n, 1 if vectors is None else n, batch), group=(32, 1, 1),
+        threads=(n, 1 if vectors is None else n, batch), group=(32, 8, 1),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 __all__ = [
     "ALLOWED_FACTOR",
     "EIGH_THRESHOLD",
+    "EIG_THRESHOLD",
     "LU_THRESHOLD",
     "RATIO_FLOOR",
     "Matrix",
@@ -29,6 +30,7 @@ __all__ = [
     "cholesky_ratio",
     "compare",
     "determinant_ratio",
+    "eig_ratio",
     "eigh_ratio",
     "eigvalsh_ratio",
     "forward_ratio",
@@ -39,6 +41,7 @@ __all__ = [
     "ldl_ratio",
     "lstsq_ratio",
     "lu_ratio",
+    "nonsymmetric",
     "positive_definite",
     "qr_ratio",
     "random",
@@ -58,6 +61,8 @@ LU_THRESHOLD = 30.0
 """LAPACK's threshold for linear equations."""
 EIGH_THRESHOLD = 60.0
 """LAPACK's threshold for symmetric eigenproblems."""
+EIG_THRESHOLD = 20.0
+"""LAPACK's threshold for nonsymmetric eigenproblems."""
 ALLOWED_FACTOR = 3.0
 """Our own bar: at most this many times the ratio of SciPy's result in the same precision."""
 RATIO_FLOOR = 1.0
@@ -241,6 +246,21 @@ def _values_ratio(
     error = np.abs(_ldexp(found, -exponent[..., 0]) - expected).max(-1, initial=0)
     allowed = max(A.shape[-2:]) * eps * np.abs(expected).max(-1, initial=0)
     return _ratio(error, allowed, legal.all(-1) & _finite(found, axis=-1))
+
+
+@np.errstate(all="ignore")
+def eig_ratio(A: Array, values: Array, vectors: Array) -> Ratios:
+    """The larger of ||A V - V L|| / (n ||A|| eps) and |||v|| - 1| / eps (LAPACK's xGET22)."""
+    eps = _eps(vectors)
+    A, L, V = _host(A), _host(values), _host(vectors)
+    legal = _finite(L, axis=-1) & _finite(V)
+    exponent = _exponent(A)
+    A, L = _ldexp(A, -exponent), _ldexp(L, -exponent[..., 0])
+    residual = _norm(A @ V - V * L[..., None, :])
+    lengths = np.linalg.norm(V, axis=-2)
+    excess = np.abs(lengths - 1).max(-1, initial=0.0)
+    of_lengths = _ratio(excess, np.asarray(eps), legal)
+    return np.asarray(np.maximum(_ratio(residual, A.shape[-1] * eps * _norm(A), legal), of_lengths))
 
 
 @np.errstate(all="ignore")
@@ -607,6 +627,75 @@ def hermitian(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:
     for name, A in families:
         A = np.asarray(A, U.dtype)
         yield Matrix(name, _rounded((A + A.conj().T) / 2, dtype, tiny), 0)
+
+
+def nonsymmetric(n: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:
+    """LAPACK's 21 families of nonsymmetric eigenproblems (xDRVEV, xLATME), on the CPU, one each.
+
+    Zero; the identity; a transposed Jordan block of ones; diagonal matrices d; U^H T U and X^-1 T X
+    for unitary U, X of condition 1 / sqrt(eps) and triangular T with d on the diagonal and normal
+    entries above; normal matrices, and such with first column, first two rows, last two columns and
+    last row zero. d has random signs and is spaced from 1 to eps evenly, geometrically, or 1 and
+    all others eps, or it is random: of modulus 1, in conjugate pairs if real. Some also near over-
+    and underflow. ``info`` is 0.
+    """
+    limits = np.finfo(_numpy(torch.empty(0, dtype=dtype)).dtype)
+    eps, tiny = float(limits.eps), float(limits.tiny)
+    large, small = eps / tiny, tiny / eps
+    rng = np.random.default_rng(seed)
+    signs = rng.choice((-1.0, 1.0), n)
+    steps = np.arange(n) / max(n - 1, 1)
+    arithmetic, geometric = signs * (1 - steps * (1 - eps)), signs * eps**steps
+    clustered = signs * np.where(np.arange(n) == 0, 1.0, eps)
+    U, W = (_orthonormal(rng, n, n, dtype) for _ in range(2))
+    X = U * eps ** (steps / 2) @ W
+
+    def triangle(d: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(np.diag(d) + np.triu(_normal(rng, (n, n), dtype), 1))
+
+    def circle() -> NDArray[Any]:
+        angles = rng.uniform(0, 2 * np.pi, n)
+        if dtype.is_complex:
+            return triangle(np.exp(1j * angles))
+        T = triangle(np.cos(angles))
+        for k in range(0, n - 1, 2):
+            T[k + 1, k + 1] = T[k, k]
+            T[k, k + 1], T[k + 1, k] = np.sin(angles[k]), -np.sin(angles[k])
+        return T
+
+    def alike(T: NDArray[Any]) -> NDArray[Any]:
+        similar: NDArray[Any] = np.linalg.solve(X, T @ X)
+        return similar
+
+    normal, bordered = (_normal(rng, (n, n), dtype) for _ in range(2))
+    skewed = alike(circle())
+    if n >= 4:
+        bordered[:2], bordered[-1], bordered[:, 0], bordered[:, -2:] = 0, 0, 0, 0
+    families = (
+        ("zero", np.zeros((n, n))),
+        ("identity", np.eye(n)),
+        ("jordan", np.eye(n) + np.eye(n, k=-1)),
+        ("diagonal_arithmetic", np.diag(arithmetic)),
+        ("diagonal_geometric", np.diag(geometric)),
+        ("diagonal_clustered", np.diag(clustered)),
+        ("diagonal_near_overflow", np.diag(arithmetic) * large),
+        ("diagonal_near_underflow", np.diag(arithmetic) * small),
+        ("unitary_arithmetic", U.conj().T @ triangle(arithmetic) @ U),
+        ("unitary_geometric", U.conj().T @ triangle(geometric) @ U),
+        ("unitary_clustered", U.conj().T @ triangle(clustered) @ U),
+        ("unitary_circle", U.conj().T @ circle() @ U),
+        ("skewed_arithmetic", alike(triangle(arithmetic))),
+        ("skewed_geometric", alike(triangle(geometric))),
+        ("skewed_clustered", alike(triangle(clustered))),
+        ("skewed_circle", skewed),
+        ("skewed_near_overflow", skewed * (large * eps)),
+        ("skewed_near_underflow", skewed * small),
+        ("random", normal),
+        ("random_near_overflow", normal * large),
+        ("bordered_near_underflow", bordered * small),
+    )
+    for name, A in families:
+        yield Matrix(name, _rounded(np.asarray(A, U.dtype), dtype, tiny), 0)
 
 
 def full_rank(n_rows: int, n_cols: int, dtype: torch.dtype, seed: int = 0) -> Iterator[Matrix]:

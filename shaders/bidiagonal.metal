@@ -1,5 +1,6 @@
 #include "scalar.h"
 #include "householder.h"
+#include "reduce.h"
 
 // Householder's reduction A = Q B P^H to a real upper bidiagonal B, m >= n > 1, two launches a
 // column. Each holds one of the two sums over a side of the matrix that a step cannot do without,
@@ -16,7 +17,7 @@
 // Simdgroups of a group that have columns of their own, and those columns.
 constexpr constant uint SIMDGROUPS = 4;
 constexpr constant uint COLUMNS = 2;
-// Simdgroups of a group that share rows.
+// The most simdgroups of a group that share rows.
 constexpr constant uint SHARING = 8;
 // Entries of a column, and of a row, that a thread reads before it needs the first of them.
 constexpr constant uint STEPS = 4;
@@ -96,8 +97,6 @@ template <typename T>
     constant uint& m [[buffer(7)]],
     constant uint& n [[buffer(8)]],
     constant uint& i [[buffer(9)]],
-    constant uint& d_step [[buffer(10)]],
-    constant ulong& d_batch [[buffer(11)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
@@ -177,7 +176,7 @@ template <typename T>
   if (group.x == 0 && simd == 0) {
     if (lane == 0) {
       tau[matrix * n + i] = h.tau;
-      d[matrix * d_batch + ulong(i) * d_step] = h.beta;
+      d[matrix * n + i] = h.beta;
       inverses[matrix * 2] = h.inverse;
     }
     // No launch follows, and this simdgroup is alone.
@@ -201,14 +200,13 @@ template <typename T, int ROWS>
     constant uint& m [[buffer(7)]],
     constant uint& n [[buffer(8)]],
     constant uint& i [[buffer(9)]],
-    constant uint& e_step [[buffer(10)]],
-    constant ulong& e_batch [[buffer(11)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
-    uint simd [[simdgroup_index_in_threadgroup]]) {
+    uint simd [[simdgroup_index_in_threadgroup]],
+    uint sharing [[simdgroups_per_threadgroup]]) {
   typedef real_t<T> Real;
-  constexpr uint SLOTS = SHARING * 32 / ROWS;
+  const uint slots = sharing * uint(32 / ROWS);
   THREADGROUP_ARRAY(T, products, SHARING * ROWS);
   THREADGROUP_ARRAY(T, crossings, SHARING);
   THREADGROUP_ARRAY(Real, norms, SHARING);
@@ -227,16 +225,15 @@ template <typename T, int ROWS>
   // Asked for here, they have come by the time the sums have.
   const T alpha = u[i + 1];
   const T across = rows[i + 1];
-  const T inverse = inverses[matrix * 2];
   const T raw = a[0];
   const T top = a[m];
-  for (uint begin = i + 2 + tid / uint(ROWS); begin < n; begin += SLOTS * BATCH) {
+  for (uint begin = i + 2 + tid / uint(ROWS); begin < n; begin += slots * BATCH) {
     T entry[BATCH];
     T share[BATCH];
     T step[BATCH];
 #pragma unroll
     for (uint s = 0; s < BATCH; ++s) {
-      const uint j = begin + s * SLOTS;
+      const uint j = begin + s * slots;
       entry[s] = j < n ? a[ulong(j - i) * m] : zero<T>();
       share[s] = j < n ? rows[j] : zero<T>();
       step[s] = j < n ? u[j] : zero<T>();
@@ -264,15 +261,14 @@ template <typename T, int ROWS>
     T product = zero<T>();
     T crossing = zero<T>();
     squares = Real(0);
-#pragma unroll
-    for (uint s = 0; s < SHARING; ++s) {
+    for (uint s = 0; s < sharing; ++s) {
       product = product - products[s * uint(ROWS) + tid];
       crossing = crossing - crossings[s];
       squares += norms[s];
     }
     const Reflector<T> h = reflector(alpha, squares);
     if (here) {
-      const T v = mul(raw, inverse);
+      const T v = mul(raw, inverses[matrix * 2]);
       const T whole = top + mul(h.inverse, product);
       const T share = mul(h.tau, mul_sub(whole, v, across + mul(h.inverse, crossing)));
       before[r] = v;
@@ -281,8 +277,193 @@ template <typename T, int ROWS>
     }
     if (group.x == 0 && tid == 0) {
       tau[matrix * (n - 1) + i] = h.tau;
-      e[matrix * e_batch + ulong(i) * e_step] = h.beta;
+      e[matrix * (n - 1) + i] = h.beta;
       inverses[matrix * 2 + 1] = h.inverse;
+    }
+  }
+}
+
+// Columns of a thread that holds part of a matrix, and so many times fewer simdgroups than columns.
+constexpr constant int OWN = 8;
+
+// All steps from `first` on of what fits into the registers of a group: at most SIZE rows and
+// columns. A lane has every 32nd row of every simdgroup's columns. Finishes step first - 1.
+template <typename T, int SIZE>
+[[max_total_threads_per_threadgroup(512)]] kernel void bidiagonal_group(
+    device T* A [[buffer(0)]],
+    device T* right [[buffer(1)]],
+    device const T* w_before [[buffer(2)]],
+    device const T* x_before [[buffer(3)]],
+    device const T* inverses [[buffer(4)]],
+    device T* tau [[buffer(5)]],
+    device T* right_tau [[buffer(6)]],
+    device real_t<T>* d [[buffer(7)]],
+    device real_t<T>* e [[buffer(8)]],
+    constant uint& m [[buffer(9)]],
+    constant uint& n [[buffer(10)]],
+    constant uint& first [[buffer(11)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  typedef real_t<T> Real;
+  constexpr int HEIGHT = SIZE / 32;
+  constexpr uint SIMDS = SIZE / OWN;
+  THREADGROUP_ARRAY(T, column, SIZE);
+  THREADGROUP_ARRAY(T, top, SIZE);
+  THREADGROUP_ARRAY(T, row, SIZE);
+  THREADGROUP_ARRAY(T, w, SIZE);
+  THREADGROUP_ARRAY(T, x, SIZE);
+  THREADGROUP_ARRAY(T, products, (int(SIMDS) * SIZE));
+  const ulong matrix = group;
+  const uint height = m - first;
+  const uint width = n - first;
+  const bool pending = first > 0;
+  device T* corner = A + (matrix * n + first) * m + first;
+  device T* left_taus = tau + matrix * n + first;
+  device T* right_taus = right_tau + matrix * (n - 1) + first;
+  // Column `first`, whose entry for column c of the corner is at c.
+  device T* steps = right + (matrix * ulong(n - 1) + first) * (n - 1) + first - 1;
+
+  T a[HEIGHT][OWN];
+#pragma unroll
+  for (int l = 0; l < OWN; ++l) {
+    const uint c = simd + SIMDS * uint(l);
+    const bool open = pending && c > 0 && c < width;
+    const T share = open ? w_before[matrix * n + first + c] : zero<T>();
+    const T step = open ? mul(steps[long(c) - long(n - 1)], inverses[matrix * 2 + 1]) : zero<T>();
+    if (lane == 0) top[c] = step;
+#pragma unroll
+    for (int h = 0; h < HEIGHT; ++h) {
+      const uint r = lane + 32 * uint(h);
+      const bool inside = r < height && c < width;
+      const T entry = inside ? corner[ulong(c) * m + r] : zero<T>();
+      const T v = inside && open ? corner[long(r) - long(m)] : zero<T>();
+      const T z = inside && open ? x_before[matrix * m + first + r] : zero<T>();
+      a[h][l] = mul_sub(mul_sub(entry, v, share), z, conj(step));
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  if (pending && tid > 0 && tid < width) steps[long(tid) - long(n - 1)] = top[tid];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
+#pragma unroll(1)
+  for (uint k = 0; k < width; ++k) {
+    if (simd == k % SIMDS) {
+#pragma unroll
+      for (int l = 0; l < OWN; ++l) {
+        if (k / SIMDS == uint(l)) {
+#pragma unroll
+          for (int h = 0; h < HEIGHT; ++h) column[lane + 32 * uint(h)] = a[h][l];
+        }
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < HEIGHT; ++h) {
+      if (k / 32 == uint(h) && lane == k % 32) {
+#pragma unroll
+        for (int l = 0; l < OWN; ++l) top[simd + SIMDS * uint(l)] = a[h][l];
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    T v[HEIGHT];
+    T minus[OWN];
+    Real squares = Real(0);
+#pragma unroll
+    for (int h = 0; h < HEIGHT; ++h) {
+      const uint r = lane + 32 * uint(h);
+      v[h] = r > k ? column[r] : zero<T>();
+      squares += square_of(v[h]);
+    }
+#pragma unroll
+    for (int l = 0; l < OWN; ++l) {
+      minus[l] = zero<T>();
+      if (uint(l + 1) * SIMDS > k + 1) {
+#pragma unroll
+        for (int h = 0; h < HEIGHT; ++h) minus[l] = mul_sub(minus[l], conj(v[h]), a[h][l]);
+      }
+    }
+    const Reflector<T> of_column = reflector(column[k], simd_sum(squares));
+    const T product = zero<T>() - sum_over_lanes<T, OWN>(minus, lane);
+    const uint own = simd + SIMDS * (lane % uint(OWN));
+    const bool right_of_k = own > k && own < width;
+    const T entry = top[own];
+    const T share = mul(conj(of_column.tau), entry + mul(conj(of_column.inverse), product));
+    if (lane < uint(OWN)) {
+      w[own] = right_of_k ? share : zero<T>();
+      row[own] = right_of_k ? conj(entry - share) : zero<T>();
+    }
+#pragma unroll
+    for (int h = 0; h < HEIGHT; ++h) {
+      const uint r = lane + 32 * uint(h);
+      v[h] = mul(v[h], of_column.inverse);
+      if (simd == k % SIMDS && r > k && r < height) corner[ulong(k) * m + r] = v[h];
+    }
+    if (tid == 0) {
+      left_taus[k] = of_column.tau;
+      d[matrix * n + first + k] = of_column.beta;
+    }
+    if (k + 1 < width) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      T crossing = zero<T>();
+      squares = Real(0);
+#pragma unroll
+      for (int h = 0; h < HEIGHT; ++h) {
+        const uint c = lane + 32 * uint(h);
+        const T other = c > k + 1 ? row[c] : zero<T>();
+        squares += square_of(other);
+        crossing = mul_sub(crossing, w[c], other);
+      }
+      const Reflector<T> of_row = reflector(row[k + 1], simd_sum(squares));
+      crossing = w[k + 1] - mul(of_row.inverse, simd_sum(crossing));
+      T u[OWN];
+#pragma unroll
+      for (int l = 0; l < OWN; ++l) {
+        const uint c = simd + SIMDS * uint(l);
+        u[l] = c == k + 1 ? one<T>() : (c > k ? mul(row[c], of_row.inverse) : zero<T>());
+      }
+#pragma unroll
+      for (int h = 0; h < HEIGHT; ++h) {
+        T sum = zero<T>();
+#pragma unroll
+        for (int l = 0; l < OWN; ++l) {
+          if (uint(l + 1) * SIMDS > k + 1) sum = mul_sub(sum, a[h][l], u[l]);
+        }
+        products[simd * uint(SIZE) + lane + 32 * uint(h)] = sum;
+      }
+      if (simd == k % SIMDS) {
+#pragma unroll
+        for (int h = 0; h < HEIGHT; ++h) {
+          const uint c = lane + 32 * uint(h);
+          if (c > k + 1 && c < width) steps[ulong(k) * (n - 1) + c] = mul(row[c], of_row.inverse);
+        }
+      }
+      if (tid == 0) {
+        right_taus[k] = of_row.tau;
+        e[matrix * (n - 1) + first + k] = of_row.beta;
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      if (tid < uint(SIZE)) {
+        T minus_sum = zero<T>();
+#pragma unroll
+        for (uint s = 0; s < SIMDS; ++s) minus_sum = minus_sum + products[s * uint(SIZE) + tid];
+        const T whole =
+            mul_sub(zero<T>() - minus_sum, mul(column[tid], of_column.inverse), crossing);
+        x[tid] = tid > k ? mul(of_row.tau, whole) : zero<T>();
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+      for (int l = 0; l < OWN; ++l) {
+        if (uint(l + 1) * SIMDS > k + 1) {
+          const T of_w = w[simd + SIMDS * uint(l)];
+          const T of_u = conj(u[l]);
+#pragma unroll
+          for (int h = 0; h < HEIGHT; ++h) {
+            const T z = x[lane + 32 * uint(h)];
+            a[h][l] = mul_sub(mul_sub(a[h][l], v[h], of_w), z, of_u);
+          }
+        }
+      }
     }
   }
 }
@@ -307,10 +488,22 @@ kernel void bidiagonal_embed(
   X[long(id.z) * batch_stride + place] = from_real<T>(entry);
 }
 
-// A vector of zeros an entry a thread.
+// The tridiagonal matrix [[0, B^T], [B, 0]], permuted: a diagonal of zeros, and beside it d and e
+// in turn. An entry a thread.
 template <typename R>
-kernel void bidiagonal_clear(device R* x [[buffer(0)]], uint id [[thread_position_in_grid]]) {
-  x[id] = R(0);
+kernel void bidiagonal_interleave(
+    device const R* d [[buffer(0)]],
+    device const R* e [[buffer(1)]],
+    device R* zeros [[buffer(2)]],
+    device R* beside [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    uint2 id [[thread_position_in_grid]]) {
+  const ulong i = id.x / 2;
+  zeros[ulong(id.y) * 2 * n + id.x] = R(0);
+  if (id.x + 1 < 2 * n) {
+    const R entry = id.x % 2 == 0 ? d[ulong(id.y) * n + i] : e[ulong(id.y) * (n - 1) + i];
+    beside[ulong(id.y) * (2 * n - 1) + id.x] = entry;
+  }
 }
 
 // S := values 2^exponent from the last of them to the first, or as they stand. A value a thread.

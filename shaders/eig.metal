@@ -1,6 +1,7 @@
 #include "scalar.h"
 #include "householder.h"
 #include "hessenberg.h"
+#include "shifts.h"
 #include "schur.h"
 #include "eigenvectors.h"
 
@@ -36,8 +37,8 @@ inline void finish(
     const bool first = is_pair<T>(H, stride, k, n);
     device C* v = V + k * n;
     const uint last = back_substitute<T, C>(H, stride, n, k, value, x, step);
-    transform<T, C>(
-        Z, stride, n, x, step, last, scales, v, first || bool(scalar_traits<T>::complex));
+    const bool real = !first && !bool(scalar_traits<T>::complex);
+    transform<T, C>(Z, stride, n, x, step, last, scales, v, real);
     for (uint i = 0; i < n; ++i) {
       if (failed) v[i] = C(R(NAN), R(NAN));
       if (first) v[n + i] = conj(v[i]);
@@ -110,12 +111,13 @@ kernel void eig_simd(
 // Numbers of a matrix that a launch leaves to the next.
 constexpr constant uint STATE = 5;
 
-// The first of three kernels for more rows, a threadgroup a matrix with a thread for each row:
-// H = Z^H D^-1 A D Z in Hessenberg form in device memory, the columns first ... last - 1 in a launch.
-// The launch of the first column reads A, balances and sets `state`: rows that have not converged,
-// sweeps without a deflation, sweeps, the exponent taken out, and whether A is not finite.
+// The first of three kernels for 33 to 512 rows, a threadgroup a matrix with a thread for each:
+// H = Z^H D^-1 A D Z in Hessenberg form in device memory, the columns first ... last - 1 in a
+// launch. The launch of the first column reads A, balances and sets `state`: rows that have not
+// converged, sweeps without a deflation, sweeps, the exponent taken out, and whether A is not
+// finite.
 template <typename T>
-[[max_total_threads_per_threadgroup(256)]] kernel void eig_reduce(
+[[max_total_threads_per_threadgroup(512)]] kernel void eig_reduce(
     device const T* A [[buffer(0)]],
     device T* H_all [[buffer(1)]],
     device T* Z_all [[buffer(2)]],
@@ -134,7 +136,7 @@ template <typename T>
     uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]]) {
   typedef real_t<T> Real;
-  THREADGROUP_ARRAY(T, v, 256);
+  THREADGROUP_ARRAY(T, v, 512);
   THREADGROUP_ARRAY(Real, partial, 32);
   const Crew crew = {tid, lane, simd, simds};
   const bool active = tid < n;
@@ -173,7 +175,7 @@ template <typename T>
 
 // The second: so many sweeps towards Schur form in a launch, and none where all has converged.
 template <typename T>
-[[max_total_threads_per_threadgroup(256)]] kernel void eig_iterate(
+[[max_total_threads_per_threadgroup(512)]] kernel void eig_iterate(
     device T* H_all [[buffer(0)]],
     device T* Z_all [[buffer(1)]],
     device int* state_all [[buffer(2)]],
@@ -226,8 +228,8 @@ kernel void eig_finish(
     const bool failed = bad || state[0] != 0;
     if (k == 0) info[matrix] = bad ? int(n) + 1 : state[0];
     finish<T, C>(
-        H_all + begin, Z_all + (vectors ? begin : 0u), n, n, k,
-        x_all + (vectors ? begin : 0u) + k, n, scales_all + matrix * n, state[3], failed, vectors,
-        values + matrix * n, V + (vectors ? begin : 0u));
+        H_all + begin, Z_all + (vectors ? begin : 0u), n, n, k, x_all + (vectors ? begin : 0u) + k,
+        n, scales_all + matrix * n, state[3], failed, vectors, values + matrix * n,
+        V + (vectors ? begin : 0u));
   }
 }

@@ -1,5 +1,5 @@
-// Eigenvalues and eigenvectors from the Schur form H = Z^H A Z: thread k has number k, of a conjugate
-// pair the first has both vectors. C is the complex type of T.
+// Eigenvalues and eigenvectors from the Schur form H = Z^H A Z: thread k has number k, of a
+// conjugate pair the first has both vectors. C is the complex type of T.
 
 // a x for real or complex a.
 template <typename T, typename C> inline C times(T a, C x) {
@@ -23,8 +23,8 @@ template <typename T, typename P> inline bool is_pair(P H, uint stride, uint k, 
   return !scalar_traits<T>::complex && k + 1 < n && !is_zero(H[k * stride + k + 1]);
 }
 
-// Of a block [a b; c a] with b c < 0: the eigenvalues are a +- i w, and the unitary [cosine, i sine;
-// i sine, cosine] makes it upper triangular, with b + c above the diagonal.
+// Of a block [a b; c a] with b c < 0: the eigenvalues are a +- i w, and the unitary [cosine, i
+// sine; i sine, cosine] makes it upper triangular, with b + c above the diagonal.
 template <typename R> struct Pair {
   R w;
   R cosine;
@@ -97,8 +97,7 @@ inline uint back_substitute(P H, uint stride, uint n, uint k, C value, Q x, uint
           times(of.cosine, s) - times_i(r, of.sine), middle + C(R(0), of.w), least);
       const R beside = real_part(H[i * stride + above]) + real_part(H[above * stride + i]);
       const C z1 = bounded_quotient(
-          times(of.cosine, r) - times_i(s, of.sine) + times(beside, z2),
-          middle - C(R(0), of.w),
+          times(of.cosine, r) - times_i(s, of.sine) + times(beside, z2), middle - C(R(0), of.w),
           least);
       x[above * step] = times(of.cosine, z1) + times_i(z2, of.sine);
       x[i * step] = times(of.cosine, z2) + times_i(z1, of.sine);
@@ -118,11 +117,12 @@ inline uint back_substitute(P H, uint stride, uint n, uint k, C value, Q x, uint
   return last;
 }
 
-// v = D Z x of norm 1, and of a complex matrix or a conjugate pair with a largest entry that is real
-// and positive. x: entries 0 ... last.
+// v = D Z x of norm 1 with a largest entry that is real and positive. `real`: so are all entries,
+// up to rounding. Near a conjugate pair that may be as large as the vector, and is one as good: the
+// phase takes from both.
 template <typename T, typename C, typename P, typename Q, typename S>
 inline void transform(
-    P Z, uint stride, uint n, Q x, uint step, uint last, S scales, device C* v, bool turned) {
+    P Z, uint stride, uint n, Q x, uint step, uint last, S scales, device C* v, bool real) {
   typedef real_t<C> R;
   int top = -0x10000;
   for (uint i = 0; i < n; ++i) {
@@ -131,23 +131,30 @@ inline void transform(
     const R size = largest_part(entry);
     if (size > R(0)) top = max(top, exponent_of(size) + scales[i]);
   }
-  R squares = R(0);
   R best = R(0);
   uint at = 0;
   for (uint i = 0; i < n; ++i) {
     const C entry = scale(v[i], scales[i] - top);
     v[i] = entry;
     const R square = square_of(entry);
-    squares += square;
     if (square > best) {
       best = square;
       at = i;
     }
   }
-  const R norm = sqrt(squares);
-  const C phase = turned ? conj(direction(v[at])) : one<C>();
+  const C phase = conj(direction(v[at]));
+  R squares = R(0);
+  R lost = R(0);
   for (uint i = 0; i < n; ++i) {
-    const C entry = mul(phase, v[i]);
-    v[i] = C(entry.x / norm, i == at && turned ? R(0) : entry.y / norm);
+    C entry = mul(phase, v[i]);
+    if (real || i == at) entry = from_real<C>(entry.x);
+    v[i] = entry;
+    // Kahan's sum: of many rows a plain one would be the largest error of the norm.
+    const R term = square_of(entry) - lost;
+    const R sum = squares + term;
+    lost = (sum - squares) - term;
+    squares = sum;
   }
+  const R norm = sqrt(squares);
+  for (uint i = 0; i < n; ++i) v[i] = C(v[i].x / norm, v[i].y / norm);
 }

@@ -66,8 +66,9 @@ template <typename T> inline real_t<T> square_of(T a) { return real_part(mul(con
 // Passes over all rows after which balancing ends in any case; usual are two or three.
 constexpr constant int BALANCING_PASSES = 16;
 
-// D^-1 A D with the powers of two D = 2^scales that bring the norms of row i and column i, without
-// the diagonal, near each other (Osborne 1960, in the 2-norm: James, Langou, Lowery 2014).
+// D^-1 A D with the powers of two D = 2^scales that bring the norms of row i and column i near each
+// other (Osborne 1960). 2-norms with the diagonal: else entries that are rounding errors beside it
+// are scaled up (James, Langou, Lowery 2014).
 template <bool GROUP, typename T, typename P, typename Q>
 inline void balance(
     P A, uint stride, uint n, Q scales, thread const Crew& crew, threadgroup real_t<T>* partial) {
@@ -78,21 +79,22 @@ inline void balance(
   for (int pass = 0; pass < BALANCING_PASSES && changed; ++pass) {
     changed = false;
     for (uint i = 0; i < n; ++i) {
-      const bool counts = own < n && own != i;
-      R c = counts ? square_of(A[own + i * stride]) : R(0);
-      R r = counts ? square_of(A[i + own * stride]) : R(0);
+      R c = own < n ? square_of(A[own + i * stride]) : R(0);
+      R r = own < n ? square_of(A[i + own * stride]) : R(0);
       c = sum_of_all<GROUP>(c, crew, partial);
       r = sum_of_all<GROUP>(r, crew, partial);
       int e = 0;
       if (c > R(0) && r > R(0)) {
-        e = (exponent_of(r) - exponent_of(c)) / 4;
+        const int distance = exponent_of(r) - exponent_of(c);
+        const int quarter = int(uint(max(distance, -distance)) / 4u);
+        e = distance < 0 ? -quarter : quarter;
         c = sqrt(c);
         r = sqrt(r);
         if (!(ldexp(c, e) + ldexp(r, -e) < R(0.95f) * (c + r))) e = 0;
       }
       if (e != 0) {
         changed = true;
-        if (counts) {
+        if (own < n && own != i) {
           A[own + i * stride] = scale(A[own + i * stride], e);
           A[i + own * stride] = scale(A[i + own * stride], -e);
         }
@@ -121,6 +123,16 @@ inline void reflect_column(P column, uint first, uint n, threadgroup T* v, T tau
   for (uint i = first; i < n; ++i) sum = mul_add(sum, conj(v[i]), column[i]);
   sum = mul(conj(tau), sum);
   for (uint i = first; i < n; ++i) column[i] = mul_sub(column[i], v[i], sum);
+}
+
+// The same by a simdgroup, which reads along memory.
+template <typename T, typename P>
+inline void reflect_column_together(
+    P column, uint first, uint n, threadgroup T* v, T tau, uint lane) {
+  T sum = zero<T>();
+  for (uint i = first + lane; i < n; i += 32) sum = mul_add(sum, conj(v[i]), column[i]);
+  sum = mul(conj(tau), simd_sum(sum));
+  for (uint i = first + lane; i < n; i += 32) column[i] = mul_sub(column[i], v[i], sum);
 }
 
 // A := Q^H A Q and Z := Z Q with the Householder reflections of columns first ... last - 1, which
@@ -156,7 +168,13 @@ inline void reduce_columns(
     }
     meet<GROUP>();
     if (is_zero(h.tau)) continue;
-    if (below) reflect_column<T>(A + own * stride, k + 1, n, v, h.tau);
+    if constexpr (GROUP) {
+      for (uint j = k + 1 + crew.simd; j < n; j += crew.simds) {
+        reflect_column_together<T>(A + j * stride, k + 1, n, v, h.tau, crew.lane);
+      }
+    } else if (below) {
+      reflect_column<T>(A + own * stride, k + 1, n, v, h.tau);
+    }
     meet<GROUP>();
     if (own < n) {
       reflect_row<T>(A + own, stride, k + 1, n, v, h.tau);

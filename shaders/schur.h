@@ -1,10 +1,9 @@
-// The shifted QR iteration that takes a Hessenberg matrix to Schur form: triangular if complex, with
-// 2 x 2 blocks of equal diagonal entries for conjugate pairs if real. Threads as in hessenberg.h.
+// The shifted QR iteration that takes a Hessenberg matrix to Schur form: triangular if complex,
+// with 2 x 2 blocks of equal diagonal entries for conjugate pairs if real. Threads as in
+// hessenberg.h.
 
 // The sweeps that a matrix may take are this many times its rows, LAPACK's bound.
 constexpr constant uint SWEEPS_A_ROW = 30;
-// Sweeps without a deflation after which an exceptional shift breaks a cycle.
-constexpr constant uint STALLED = 10;
 
 // What one launch leaves to the next: the rows that have not converged, the sweeps since the last
 // deflation, and all.
@@ -13,140 +12,6 @@ struct Iteration {
   uint stalled;
   uint sweeps;
 };
-
-// Whether the subdiagonal entry of row k > 0 counts as zero (Ahues, Tisseur 1997).
-template <typename T, typename P> inline bool splits(P H, uint stride, uint k, uint n) {
-  typedef real_t<T> R;
-  P at = H + k * stride + k;
-  const R left = cabs1(at[-long(stride)]);
-  const R above = cabs1(at[-1]);
-  const T difference = at[-1 - long(stride)] - at[0];
-  R size = cabs1(at[-1 - long(stride)]) + cabs1(at[0]);
-  if (size == R(0)) {
-    if (k > 1) size += cabs1(at[-1 - 2 * long(stride)]);
-    if (k + 1 < n) size += cabs1(at[1]);
-  }
-  const R own = max(cabs1(at[0]), cabs1(difference));
-  const R other = min(cabs1(at[0]), cabs1(difference));
-  const R sum = own + max(left, above);
-  const bool balanced = min(left, above) * (max(left, above) / sum) <=
-                        max(vanishing<R>(), spacing<R>() * (other * (own / sum)));
-  return left <= vanishing<R>() || (left <= spacing<R>() * size && balanced);
-}
-
-// The shifts of a sweep: one complex number, or the real or conjugate pair re +- i im.
-template <typename T> struct Shift {
-  T re;
-  real_t<T> im;
-};
-
-template <typename T> inline T square_root(T a) {
-  typedef real_t<T> R;
-  if constexpr (scalar_traits<T>::complex) {
-    const R size = modulus(a);
-    if (size == R(0)) return zero<T>();
-    const R large = sqrt((size + fabs(a.x)) / R(2));
-    const R small = fabs(a.y) / (R(2) * large);
-    const R re = a.x >= R(0) ? large : small;
-    const R im = a.x >= R(0) ? small : large;
-    return T(re, a.y < R(0) ? -im : im);
-  } else {
-    return sqrt(a);
-  }
-}
-
-// Of [a b; c d]: complex the eigenvalue nearer d; real both if they are a conjugate pair, else
-// twice the one nearer d (Wilkinson's).
-template <typename T> inline Shift<T> shift_of(T a, T b, T c, T d) {
-  typedef real_t<T> R;
-  const T half_difference = scale(a - d, -1);
-  const R largest = max(max(largest_part(half_difference), largest_part(b)), largest_part(c));
-  const int e = exponent_of(largest);
-  const T p = scale(half_difference, -e);
-  const T product = mul(scale(b, -e), scale(c, -e));
-  const T square = mul_add(product, p, p);
-  Shift<T> shift = {d, R(0)};
-  if constexpr (scalar_traits<T>::complex) {
-    T root = square_root(square);
-    if (real_part(mul(conj(p), root)) < R(0)) root = zero<T>() - root;
-    const T sum = p + root;
-    if (!is_zero(sum)) shift.re = d - scale(quotient(product, sum), e);
-  } else if (square < R(0)) {
-    shift.re = d + ldexp(p, e);
-    shift.im = ldexp(sqrt(-square), e);
-  } else {
-    const R sum = p + (p < R(0) ? -sqrt(square) : sqrt(square));
-    if (sum != R(0)) shift.re = d - ldexp(product / sum, e);
-  }
-  return shift;
-}
-
-// The shift for the rows top ... bottom, an exceptional one now and then.
-template <typename T, typename P>
-inline Shift<T> next_shift(P H, uint stride, uint top, uint bottom, uint stalled) {
-  typedef real_t<T> R;
-  P last = H + bottom * stride + bottom;
-  if (stalled == 0 || stalled % STALLED != 0) {
-    return shift_of(last[-1 - long(stride)], last[-1], last[-long(stride)], last[0]);
-  }
-  const bool at_bottom = stalled % (2 * STALLED) == 0;
-  P first = H + top * stride + top;
-  R size = at_bottom ? cabs1(last[-long(stride)]) : cabs1(first[1]);
-  if (bottom - top > 1) {
-    size += at_bottom ? cabs1(last[-1 - 2 * long(stride)]) : cabs1(first[2 + stride]);
-  }
-  const T a = (at_bottom ? last[0] : first[0]) + from_real<T>(R(0.75f) * size);
-  if constexpr (scalar_traits<T>::complex) {
-    const Shift<T> shift = {a, R(0)};
-    return shift;
-  } else {
-    return shift_of(a, R(-0.4375f) * size, size, a);
-  }
-}
-
-// The rows that a step of a sweep mixes: one more than the shifts.
-template <typename T> inline constexpr uint bulge_rows() { return scalar_traits<T>::complex ? 2 : 3; }
-
-template <typename T> struct Bulge {
-  T x[3];
-};
-
-// The first column of the shifted matrix that begins in row k, up to a factor.
-template <typename T, typename P>
-inline Bulge<T> first_bulge(P H, uint stride, uint k, Shift<T> shift) {
-  typedef real_t<T> R;
-  P at = H + k * stride + k;
-  const T p = at[0] - shift.re;
-  Bulge<T> bulge = {{zero<T>(), zero<T>(), zero<T>()}};
-  if constexpr (scalar_traits<T>::complex) {
-    const R size = cabs1(p) + cabs1(at[1]);
-    if (size > R(0)) {
-      const int e = exponent_of(size);
-      bulge.x[0] = scale(p, -e);
-      bulge.x[1] = scale(at[1], -e);
-    }
-  } else {
-    const R size = fabs(p) + fabs(shift.im) + fabs(at[1]);
-    if (size > R(0)) {
-      const R below = at[1] / size;
-      bulge.x[0] = below * at[stride] + p * (p / size) + shift.im * (shift.im / size);
-      bulge.x[1] = below * (p + (at[1 + stride] - shift.re));
-      bulge.x[2] = below * at[2 + stride];
-    }
-  }
-  return bulge;
-}
-
-// Whether a sweep may begin in row k, above which a small entry then remains where there was one.
-template <typename T, typename P>
-inline bool may_begin(P H, uint stride, uint k, Shift<T> shift) {
-  typedef real_t<T> R;
-  P at = H + k * stride + k;
-  const Bulge<T> bulge = first_bulge<T>(H, stride, k, shift);
-  const R around = cabs1(at[-1 - long(stride)]) + cabs1(at[0]) + cabs1(at[1 + stride]);
-  return cabs1(at[-long(stride)]) * (cabs1(bulge.x[1]) + cabs1(bulge.x[2])) <=
-         spacing<R>() * cabs1(bulge.x[0]) * around;
-}
 
 // I - tau v v^H with v = (1, v1, v2): its adjoint takes (x0, x1, x2) to (beta, 0, 0). However small
 // x1 and x2 are they count: by them subdiagonal entries go on to shrink.
@@ -170,22 +35,40 @@ template <typename T> inline Turn<T> turn_of(Bulge<T> bulge) {
   const T difference = alpha - from_real<T>(beta);
   Turn<T> turn = {zero<T>(), zero<T>(), zero<T>(), real_part(bulge.x[0])};
   if (!is_zero(x1) || !is_zero(x2) || !is_zero(alpha - from_real<T>(real_part(alpha)))) {
-    turn.tau = from_real<T>(R(1)) - quotient(alpha, from_real<T>(beta));
-    turn.v1 = quotient(x1, difference);
-    turn.v2 = quotient(x2, difference);
+    const T inverse = quotient(one<T>(), difference);
+    turn.tau = mul(from_real<T>(R(-1) / beta), difference);
+    turn.v1 = mul(x1, inverse);
+    turn.v2 = mul(x2, inverse);
     turn.beta = ldexp(beta, e);
   }
   return turn;
 }
 
-// (a0, a1, a2) times the reflection; the entries lie `step` apart. From the left: its adjoint.
+// (x0, x1, x2) times the reflection; from the left its adjoint, by conjugates of the three.
+template <typename T> inline void turn_three(thread Bulge<T>& a, T tau, T v1, T v2) {
+  const T sum = mul(tau, mul_add(mul_add(a.x[0], a.x[1], v1), a.x[2], v2));
+  a.x[0] = a.x[0] - sum;
+  a.x[1] = mul_sub(a.x[1], sum, conj(v1));
+  a.x[2] = mul_sub(a.x[2], sum, conj(v2));
+}
+
+// The same for three entries that lie `step` apart, in a step of a sweep. Unless they are `fresh`,
+// all but the last come from the step before in `held`; `kept` leaves all but the first to the
+// next, so that in a sweep each entry is read and written once. Without `three` there are two.
 template <typename T, typename P>
-inline void turn_three(P a, uint step, bool three, T tau, T v1, T v2) {
-  const T third = three ? a[2 * step] : zero<T>();
-  const T sum = mul(tau, mul_add(mul_add(a[0], a[step], v1), third, v2));
-  a[0] = a[0] - sum;
-  a[step] = mul_sub(a[step], sum, conj(v1));
-  if (three) a[2 * step] = mul_sub(third, sum, conj(v2));
+inline void slide(
+    P a, uint step, bool three, bool fresh, bool kept, thread Bulge<T>& held, T tau, T v1, T v2) {
+  if (fresh) held.x[0] = a[0];
+  if (fresh || bulge_rows<T>() == 2) held.x[1] = a[step];
+  held.x[2] = three ? a[2 * step] : zero<T>();
+  turn_three(held, tau, v1, v2);
+  a[0] = held.x[0];
+  if (!kept) {
+    a[step] = held.x[1];
+    if (three) a[2 * step] = held.x[2];
+  }
+  held.x[0] = held.x[1];
+  held.x[1] = held.x[2];
 }
 
 // (a0, a1) turned by a real rotation; the entries lie `step` apart.
@@ -196,8 +79,8 @@ template <typename T, typename P> inline void turn_two(P a, uint step, T cosine,
   a[step] = fma(cosine, y, -(sine * x));
 }
 
-// What a rotation [c s; -s c] makes of a real block [a b; c d], and the rotation: a = d and b c < 0,
-// or c = 0.
+// What a rotation [c s; -s c] makes of a real block [a b; c d], and the rotation: a = d and b c <
+// 0, or c = 0.
 template <typename R> struct Standard {
   R a;
   R b;
@@ -241,12 +124,16 @@ template <typename R> inline Standard<R> standardized(R a, R b, R c, R d) {
   }
   // Equal entries on the diagonal, by the smaller angle; then either the pair is conjugate, or the
   // eigenvalues are equal up to rounding.
-  const R sigma = b + c;
-  const R length = sqrt(fma(sigma, sigma, (a - d) * (a - d)));
-  if (length > R(0)) {
+  const R largest = max(fabs(b + c), fabs(a - d));
+  if (largest > R(0)) {
+    // Both may be no more than rounding, whose squares underflow.
+    const int e = exponent_of(largest);
+    const R sigma = ldexp(b + c, -e);
+    const R difference = ldexp(a - d, -e);
+    const R length = sqrt(fma(sigma, sigma, difference * difference));
     const R cosine = sqrt((R(1) + fabs(sigma) / length) / R(2));
-    const R sine = (sigma < R(0) ? p : -p) / (length * cosine);
-    s = rotated(s, cosine, sine);
+    const R sine = difference / (R(2) * length * cosine);
+    s = rotated(s, cosine, sigma < R(0) ? sine : -sine);
   }
   s.a = (s.a + s.d) / R(2);
   s.d = s.a;
@@ -315,34 +202,47 @@ inline void chase(
   const uint first_row = vectors ? 0 : top;
   const uint end_column = vectors ? n : bottom + 1;
   Bulge<T> bulge = first_bulge<T>(H, stride, begin, shift);
+  Bulge<T> column_held = bulge;
+  Bulge<T> row_held = bulge;
+  Bulge<T> held_of_Z = bulge;
   meet<GROUP>();
   for (uint k = begin; k < bottom; ++k) {
-    const bool three = ROWS == 3 && k + 2 <= bottom;
-    P column = H + (k - 1) * stride + k;
-    if (k > begin) {
-      bulge.x[0] = column[0];
-      bulge.x[1] = column[1];
-      bulge.x[2] = three ? column[2] : zero<T>();
+    const bool first = k == begin;
+    const bool last = k + 1 == bottom;
+    const bool three = ROWS == 3 && !last;
+    // Of H_{k,k-1}; without a meaning in row 0, where no sweep has a step before.
+    const uint before = k * stride + k - stride;
+    if (!first) {
+      bulge.x[0] = H[before];
+      bulge.x[1] = H[before + 1];
+      bulge.x[2] = three ? H[before + 2] : zero<T>();
     }
     const Turn<T> turn = turn_of(bulge);
     if (own >= k && own < end_column) {
+      // The turn from the right changes columns k ... k + ROWS - 1 in memory.
+      const bool fresh = first || own + 1 < k + ROWS;
+      const bool kept = !last && own >= k + ROWS;
       P a = H + own * stride + k;
-      turn_three(a, 1, three, conj(turn.tau), conj(turn.v1), conj(turn.v2));
+      slide(a, 1, three, fresh, kept, column_held, conj(turn.tau), conj(turn.v1), conj(turn.v2));
     }
     meet<GROUP>();
     // Only now: all threads have read the column.
-    if (own == 0 && k > begin) {
-      column[0] = from_real<T>(turn.beta);
-      column[1] = zero<T>();
-      if (three) column[2] = zero<T>();
+    if (own == 0 && !first) {
+      H[before] = from_real<T>(turn.beta);
+      H[before + 1] = zero<T>();
+      if (three) H[before + 2] = zero<T>();
     } else if (own == 0 && k > top) {
-      column[0] = mul(one<T>() - conj(turn.tau), column[0]);
+      H[before] = mul(one<T>() - conj(turn.tau), H[before]);
     }
+    const uint place = own + k * stride;
     if (own >= first_row && own <= min(k + ROWS, bottom)) {
-      turn_three(H + own + k * stride, stride, three, turn.tau, turn.v1, turn.v2);
+      // No later turn from the left changes rows 0 ... k.
+      const bool fresh = first || own >= k;
+      const bool kept = !last && own <= k;
+      slide(H + place, stride, three, fresh, kept, row_held, turn.tau, turn.v1, turn.v2);
     }
     if (vectors && own < n) {
-      turn_three(Z + own + k * stride, stride, three, turn.tau, turn.v1, turn.v2);
+      slide(Z + place, stride, three, first, !last, held_of_Z, turn.tau, turn.v1, turn.v2);
     }
     meet<GROUP>();
   }

@@ -56,10 +56,10 @@ inline void complete(threadgroup T* tile, uint rank, uint m, uint columns, uint 
   }
 }
 
-// A = X S Y^H of matrices with at most W rows and no more columns, 32 / W of them a simdgroup, a
-// column of A and of Y a lane, by one-sided Jacobi. X has `columns` columns; with 0 only S is
-// found. Y is written conjugated. info: -4 for a matrix that is not finite, as LAPACK's gesdd; 1
-// for one that does not converge.
+// A = X S Y^H of matrices with at most W rows and no more columns, 32 / W of them a simdgroup, by
+// one-sided Jacobi. A lane has a column of A in registers, and one of Y in threadgroup memory. X
+// has `columns` columns; with 0 only S is found. Y is written conjugated. info: -4 for a matrix
+// that is not finite, as LAPACK's gesdd; 1 for one that does not converge.
 template <typename T, int W>
 kernel void svd_simd(
     device const T* A [[buffer(0)]],
@@ -91,8 +91,8 @@ kernel void svd_simd(
   const bool active = matrix < batch;
   threadgroup T* tile = tiles + lane / uint(W) * (W * STRIDE);
 
+  threadgroup T* v = tile + column * STRIDE;
   T a[W];
-  T v[W];
   device const T* from =
       A + long(active ? matrix : 0u) * batch_stride + long(column) * long(column_stride);
   uint infinite = 0;
@@ -183,7 +183,8 @@ kernel void svd_simd(
         const T other_turned = zero<T>() - (leading ? q_turned : p_turned);
 #pragma unroll
         for (int i = 0; i < W; ++i) {
-          v[i] = mul_sub(mul(v[i], own_turned), simd_shuffle(v[i], partner), other_turned);
+          const T entry = v[i];
+          v[i] = mul_sub(mul(entry, own_turned), simd_shuffle(entry, partner), other_turned);
         }
       }
       if (moves) exponent = takes_p ? p_exponent : q_exponent;
@@ -218,6 +219,12 @@ kernel void svd_simd(
   }
   if (active && column == 0) info[matrix] = finite ? (done ? 0 : 1) : -4;
   if (columns > 0) {
+    // While U takes the threadgroup memory, each lane's column of V waits where V will be written.
+    device T* waiting =
+        Y + ulong(active ? matrix : 0u) * n * n + ulong(column < n ? column : 0u) * y_column;
+    const uint rows_waiting = active && column < n ? n : 0u;
+    for (uint i = 0; i < rows_waiting; ++i) waiting[ulong(i) * y_row] = v[i];
+    simdgroup_barrier(mem_flags::mem_threadgroup);
     const bool full = norm > Real(0);
     const Real inverse = full ? Real(1) / norm : Real(0);
 #pragma unroll
@@ -233,20 +240,25 @@ kernel void svd_simd(
       }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      a[i] = uint(i) < rows_waiting ? waiting[ulong(i) * y_row] : zero<T>();
+      v[i] = a[i];
+    }
+    simdgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     // Roundings of hundreds of turns add up: one step of Newton and Schulz, V (3 - V^H V) / 2,
     // takes their first order away.
-#pragma unroll
-    for (int i = 0; i < W; ++i) a[i] = v[i];
 #pragma unroll(1)
     for (uint k = 0; k < n; ++k) {
-      const ushort source = ushort(lane - column + k);
+      threadgroup const T* other = tile + k * STRIDE;
       T minus = k == column ? one<T>() : zero<T>();
-#pragma unroll
-      for (int i = 0; i < W; ++i) minus = mul_sub(minus, conj(simd_shuffle(v[i], source)), v[i]);
+#pragma unroll(8)
+      for (int i = 0; i < W; ++i) minus = mul_sub(minus, conj(other[i]), v[i]);
       const T share = scale(zero<T>() - minus, -1);
 #pragma unroll
-      for (int i = 0; i < W; ++i) a[i] = mul_sub(a[i], simd_shuffle(v[i], source), share);
+      for (int i = 0; i < W; ++i) a[i] = mul_sub(a[i], other[i], share);
     }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
     for (int i = 0; i < W; ++i) tile[position * STRIDE + uint(i)] = a[i];
     simdgroup_barrier(mem_flags::mem_threadgroup);

@@ -6,17 +6,15 @@
 // Rows of a column that a lane holds; TEAM lanes have a pair of columns.
 template <typename T> inline constexpr int rows() { return sizeof(T) > 4 ? 8 : 16; }
 
-// Cosines up to this many unit roundoffs may be rounding.
+// Cosines up to this many unit roundoffs are left as they are; up to LIMIT they may be rounding.
+constexpr constant int SMALL = 4;
 constexpr constant int LIMIT = 16;
 
-// Rows that one threadgroup orders and completes, a row a thread.
-constexpr constant uint MAX_ROWS = 256;
+// Threads of the group that orders and completes the columns.
+constexpr constant uint FINISHING = 256;
 
-// Columns of a block, such that they take 16 KiB at most and the rotations of two blocks 8.
-template <typename T, int TEAM> inline constexpr int block_width() {
-  constexpr int bytes = int(sizeof(T)) * rows<T>() * TEAM;
-  return bytes > 2048 ? 4 : (bytes > 1024 || sizeof(T) > 8 ? 8 : 16);
-}
+// Columns of a block, such that the rotations of two blocks take 8 KiB at most.
+template <typename T> inline constexpr int block_width() { return sizeof(T) > 8 ? 8 : 16; }
 
 // Blocks of all columns, and one more where their number is odd: each meets another in a round.
 inline uint blocks_of(uint n, uint width) {
@@ -24,10 +22,10 @@ inline uint blocks_of(uint n, uint width) {
   return blocks + (blocks & 1);
 }
 
-// Row i of the COUNT that a lane has of a column: teams of a simdgroup begin at different rows, so
-// that they read different banks.
-template <int TEAM, int COUNT> inline uint row_of(uint i, uint team, uint place) {
-  return place + uint(TEAM) * (TEAM < 32 ? (i + team) % uint(COUNT) : i);
+// Entries from one column in threadgroup memory to the next, for TEAM lanes with COUNT rows each.
+// The gap lets the teams of a simdgroup, whose columns follow one another, read different banks.
+template <int TEAM, int COUNT> inline constexpr int pitch() {
+  return COUNT * TEAM + (TEAM < 32 ? TEAM : 0);
 }
 
 // 2^e for |e| <= 126.
@@ -56,17 +54,18 @@ template <typename R> struct Mixture {
 };
 
 // `columns` for those of A, each in units of its exponent, `turns` for V. Where a column shrinks
-// its new size is `uncertain`.
+// its new size is `uncertain`. `any`: whether a pair of the simdgroup moves.
 template <typename T> struct Turn {
   T phase;
   Mixture<real_t<T>> columns;
   Mixture<real_t<T>> turns;
   bool moves;
   bool uncertain;
+  bool any;
 };
 
 template <typename T>
-inline void mix(thread T& low, thread T& high, T phase, Mixture<real_t<T>> by) {
+inline void blend(thread T& low, thread T& high, T phase, Mixture<real_t<T>> by) {
   const T turned = mul(high, phase);
   const T new_low = times(low, by.low_low) + times(turned, by.low_high);
   high = times(low, by.high_low) + times(turned, by.high_high);
@@ -125,7 +124,7 @@ inline Turn<T> meet(
   const Real cosine = q_norm > Real(0) ? size / (p_norm * q_norm) : Real(0);
   const Real quotient_of_norms = p_norm > Real(0) ? q_norm / p_norm : Real(0);
   const Real ratio = quotient_of_norms * q_unit;
-  const bool turning = cosine > unit_roundoff<Real>();
+  const bool turning = cosine > Real(SMALL) * unit_roundoff<Real>();
   const bool exchange = !ordered && ratio < Real(1) - Real(0x1p-16f);
   const Real difference = (Real(1) - ratio) * (Real(1) + ratio);
   const Real twice = Real(2) * ratio * cosine;
@@ -175,47 +174,59 @@ inline Turn<T> turn_pair(
     thread Size<real_t<T>>& high_size,
     int least,
     thread Progress& progress) {
-  const Turn<T> turn = meet<T, TEAM>(low, high, low_size, high_size, progress);
+  Turn<T> turn = meet<T, TEAM>(low, high, low_size, high_size, progress);
+  const bool any = simd_any(turn.moves);
+  turn.any = any;
+  if (any) {
 #pragma unroll
-  for (int i = 0; i < rows<T>(); ++i) mix(low[i], high[i], turn.phase, turn.columns);
-  if (simd_any(turn.uncertain)) {
-    measure<T, TEAM>(low, low_size, least);
-    measure<T, TEAM>(high, high_size, least);
+    for (int i = 0; i < rows<T>(); ++i) blend(low[i], high[i], turn.phase, turn.columns);
+    if (simd_any(turn.uncertain)) {
+      measure<T, TEAM>(low, low_size, least);
+      measure<T, TEAM>(high, high_size, least);
+    }
   }
   return turn;
 }
 
-template <typename T, int TEAM>
-inline void
-load_column(thread T (&x)[rows<T>()], device const T* matrix, uint column, uint n, uint team, uint place) {
-#pragma unroll
-  for (int i = 0; i < rows<T>(); ++i) {
-    const uint row = row_of<TEAM, rows<T>()>(uint(i), team, place);
-    x[i] = column < n && row < n ? matrix[column * n + row] : zero<T>();
+// WIDTH columns from `first` on, all threads of the group together; what is outside is zero.
+template <typename T, int TEAM, int WIDTH>
+inline void load_block(
+    threadgroup T* tile, device const T* matrix, uint first, uint n, uint tid, uint threads) {
+  constexpr uint HEIGHT = rows<T>() * TEAM;
+#pragma unroll(1)
+  for (uint e = tid; e < WIDTH * HEIGHT; e += threads) {
+    const uint row = e % HEIGHT;
+    const uint column = e / HEIGHT;
+    const bool inside = row < n && first + column < n;
+    tile[column * uint(pitch<TEAM, rows<T>()>()) + row] =
+        inside ? matrix[(first + column) * n + row] : zero<T>();
   }
 }
 
-template <typename T, int TEAM>
-inline void store_column(
-    thread const T (&x)[rows<T>()], device T* matrix, uint column, uint n, uint team, uint place) {
-#pragma unroll
-  for (int i = 0; i < rows<T>(); ++i) {
-    const uint row = row_of<TEAM, rows<T>()>(uint(i), team, place);
-    if (column < n && row < n) matrix[column * n + row] = x[i];
+template <typename T, int TEAM, int WIDTH>
+inline void store_block(
+    threadgroup const T* tile, device T* matrix, uint first, uint n, uint tid, uint threads) {
+  constexpr uint HEIGHT = rows<T>() * TEAM;
+#pragma unroll(1)
+  for (uint e = tid; e < WIDTH * HEIGHT; e += threads) {
+    const uint row = e % HEIGHT;
+    const uint column = e / HEIGHT;
+    if (row < n && first + column < n) {
+      matrix[(first + column) * n + row] = tile[column * uint(pitch<TEAM, rows<T>()>()) + row];
+    }
   }
 }
 
 template <typename T, int TEAM, int COUNT>
-inline void read_tile(thread T (&x)[COUNT], threadgroup const T* column, uint team, uint place) {
+inline void read_tile(thread T (&x)[COUNT], threadgroup const T* column, uint place) {
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) x[i] = column[row_of<TEAM, COUNT>(uint(i), team, place)];
+  for (int i = 0; i < COUNT; ++i) x[i] = column[place + uint(i * TEAM)];
 }
 
 template <typename T, int TEAM, int COUNT>
-inline void
-write_tile(thread const T (&x)[COUNT], threadgroup T* column, uint team, uint place) {
+inline void write_tile(thread const T (&x)[COUNT], threadgroup T* column, uint place) {
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) column[row_of<TEAM, COUNT>(uint(i), team, place)] = x[i];
+  for (int i = 0; i < COUNT; ++i) column[place + uint(i * TEAM)] = x[i];
 }
 
 // The sizes of the columns in threadgroup memory, twice: what a round writes is read by the next.
@@ -235,37 +246,93 @@ template <typename R, int WIDTH> struct Sizes {
   }
 };
 
+// The size of a column that has come to threadgroup memory; returns whether it counts as zero now
+// and did not before.
+template <typename T, int TEAM, int WIDTH>
+inline bool begin_column(
+    threadgroup T* tile,
+    Sizes<real_t<T>, WIDTH> sizes,
+    uint round,
+    uint column,
+    int exponent,
+    int least,
+    uint place) {
+  T x[rows<T>()];
+  threadgroup T* entries = tile + column * uint(pitch<TEAM, rows<T>()>());
+  read_tile<T, TEAM, rows<T>()>(x, entries, place);
+  Size<real_t<T>> size = {real_t<T>(0), exponent};
+  measure<T, TEAM>(x, size, least);
+  write_tile<T, TEAM, rows<T>()>(x, entries, place);
+  if (place == 0) sizes.set(round, column, size);
+  return size.exponent == OF_ZERO && exponent != OF_ZERO;
+}
+
 // Rows of the rotations W of COUNT columns that a lane has; a team may have more lanes than rows.
 template <int TEAM, int COUNT> inline constexpr int turned_rows() {
   return COUNT > TEAM ? COUNT / TEAM : 1;
 }
 
+// The same rotation of two columns of W.
+template <typename T, int TEAM, int TURNED>
+inline void accumulate(
+    threadgroup T* low, threadgroup T* high, thread const Turn<T>& turn, uint place) {
+  T w_low[TURNED];
+  T w_high[TURNED];
+  read_tile<T, TEAM, TURNED>(w_low, low, place);
+  read_tile<T, TEAM, TURNED>(w_high, high, place);
+#pragma unroll
+  for (int k = 0; k < TURNED; ++k) blend(w_low[k], w_high[k], turn.phase, turn.turns);
+  write_tile<T, TEAM, TURNED>(w_low, low, place);
+  write_tile<T, TEAM, TURNED>(w_high, high, place);
+}
+
 // V := V W in the columns from `first` and from `second` on, COUNT / 2 of each. Every team has a
-// column of both halves.
+// column of both halves, and of it a few rows at a time.
 template <typename T, int TEAM, int COUNT>
 inline void multiply(
-    device T* V, threadgroup const T* W, uint stride, uint n, uint first, uint second, uint team, uint place) {
+    device T* V,
+    threadgroup const T* W,
+    uint stride,
+    uint n,
+    uint first,
+    uint second,
+    uint team,
+    uint place) {
   constexpr uint HALF = COUNT / 2;
-  T low[rows<T>()];
-  T high[rows<T>()];
-#pragma unroll
-  for (int i = 0; i < rows<T>(); ++i) low[i] = high[i] = zero<T>();
+  constexpr int FEW = rows<T>() / 4;
 #pragma unroll(1)
-  for (uint k = 0; k < uint(COUNT); ++k) {
-    T x[rows<T>()];
-    load_column<T, TEAM>(x, V, k < HALF ? first + k : second + k - HALF, n, team, place);
-    const T minus_low = zero<T>() - W[team * stride + k];
-    const T minus_high = zero<T>() - W[(HALF + team) * stride + k];
+  for (uint begin = 0; begin < n; begin += FEW * TEAM) {
+    T low[FEW];
+    T high[FEW];
 #pragma unroll
-    for (int i = 0; i < rows<T>(); ++i) {
-      low[i] = mul_sub(low[i], x[i], minus_low);
-      high[i] = mul_sub(high[i], x[i], minus_high);
+    for (int i = 0; i < FEW; ++i) low[i] = high[i] = zero<T>();
+#pragma unroll(2)
+    for (uint k = 0; k < uint(COUNT); ++k) {
+      const uint column = k < HALF ? first + k : second + k - HALF;
+      const T minus_low = zero<T>() - W[team * stride + k];
+      const T minus_high = zero<T>() - W[(HALF + team) * stride + k];
+#pragma unroll
+      for (int i = 0; i < FEW; ++i) {
+        const uint row = begin + place + uint(i * TEAM);
+        const T entry = row < n && column < n ? V[column * n + row] : zero<T>();
+        low[i] = mul_sub(low[i], entry, minus_low);
+        high[i] = mul_sub(high[i], entry, minus_high);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device);
+#pragma unroll
+    for (int i = 0; i < FEW; ++i) {
+      const uint row = begin + place + uint(i * TEAM);
+      if (row < n && first + team < n) V[(first + team) * n + row] = low[i];
+      if (row < n && second + team < n) V[(second + team) * n + row] = high[i];
     }
   }
-  threadgroup_barrier(mem_flags::mem_device);
-  store_column<T, TEAM>(low, V, first + team, n, team, place);
-  store_column<T, TEAM>(high, V, second + team, n, team, place);
 }
+
+// How far below the least column of A one may shrink. What is less counts as zero: in each column
+// of A that is an error of a part of a roundoff, and singular values as small are made of
+// roundings.
+template <typename R> inline int least_shrinkage() { return sizeof(R) == 4 ? -34 : -63; }
 
 // X := A with the power of two taken out of each column, into `exponents`, of n + 1 a matrix: the
 // last is the least that a column may have. V := I. info: 1 until it has converged, and -4 for a
@@ -289,7 +356,7 @@ kernel void svd_begin(
   typedef real_t<T> Real;
   THREADGROUP_ARRAY(int, of_simdgroups, 16);
   const ulong offset = ulong(matrix) * n * n;
-  int most = OF_ZERO;
+  int least = -OF_ZERO;
   uint infinite = 0;
   for (uint j = simd; j < n; j += 8) {
     device const T* from = A + long(matrix) * batch_stride + long(j) * long(column_stride);
@@ -302,7 +369,7 @@ kernel void svd_begin(
     largest = team_max<32>(largest);
     const int taken = exponent_of(largest);
     const int exponent = largest == Real(0) ? OF_ZERO : taken;
-    most = max(most, exponent);
+    if (exponent != OF_ZERO) least = min(least, exponent);
     if (lane == 0) exponents[ulong(matrix) * (n + 1) + j] = exponent;
     for (uint i = lane; i < n; i += 32) {
       X[offset + j * n + i] = scale(from[long(i) * long(row_stride)], -taken);
@@ -311,16 +378,16 @@ kernel void svd_begin(
   }
   infinite = simd_max(infinite);
   if (lane == 0) {
-    of_simdgroups[simd] = most;
+    of_simdgroups[simd] = least;
     of_simdgroups[8 + simd] = int(infinite);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (tid == 0) {
     for (uint i = 1; i < 8; ++i) {
-      most = max(most, of_simdgroups[i]);
+      least = min(least, of_simdgroups[i]);
       infinite = max(infinite, uint(of_simdgroups[8 + i]));
     }
-    exponents[ulong(matrix) * (n + 1) + n] = most + least_exponent<Real>();
+    exponents[ulong(matrix) * (n + 1) + n] = least + least_shrinkage<Real>();
     info[matrix] = infinite != 0 ? -4 : 1;
   }
 }
@@ -342,13 +409,13 @@ template <typename T, int TEAM>
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
-  constexpr int WIDTH = block_width<T, TEAM>();
+  constexpr int WIDTH = block_width<T>();
   constexpr uint HALF = WIDTH / 2;
-  constexpr uint HEIGHT = rows<T>() * TEAM;
+  constexpr uint PITCH = pitch<TEAM, rows<T>()>();
   constexpr int TURNED = turned_rows<TEAM, WIDTH>();
-  constexpr uint STRIDE = TURNED * TEAM;
-  THREADGROUP_ARRAY(T, tile, (WIDTH * rows<T>() * TEAM));
-  THREADGROUP_ARRAY(T, W, (WIDTH * TURNED * TEAM));
+  constexpr uint STRIDE = pitch<TEAM, TURNED>();
+  THREADGROUP_ARRAY(T, tile, (WIDTH * pitch<TEAM, rows<T>()>()));
+  THREADGROUP_ARRAY(T, W, (WIDTH * pitch<TEAM, TURNED>()));
   THREADGROUP_ARRAY(Real, norms, (2 * WIDTH));
   THREADGROUP_ARRAY(int, scales, (2 * WIDTH));
   THREADGROUP_ARRAY(int, flags, 3);
@@ -378,21 +445,21 @@ template <typename T, int TEAM>
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (flags[2] != 0 && first < n) {
     const int least = exponent[n];
-#pragma unroll
-    for (uint half_block = 0; half_block < 2; ++half_block) {
-      const uint i = half_block * HALF + team;
-      T x[rows<T>()];
-      load_column<T, TEAM>(x, columns, first + i, n, team, place);
-      Size<Real> size = {Real(0), first + i < n ? exponent[first + i] : OF_ZERO};
-      measure<T, TEAM>(x, size, least);
-      write_tile<T, TEAM, rows<T>()>(x, tile + i * HEIGHT, team, place);
-      if (place == 0) sizes.set(1, i, size);
+    load_block<T, TEAM, WIDTH>(tile, columns, first, n, tid, HALF * TEAM);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    Progress progress = {false, false};
+#pragma unroll(1)
+    for (uint other = 0; other < uint(WIDTH); other += HALF) {
+      const uint i = other + team;
+      const int before = first + i < n ? exponent[first + i] : OF_ZERO;
+      if (begin_column<T, TEAM, WIDTH>(tile, sizes, 1, i, before, least, place)) {
+        progress.changed = true;
+      }
       for (uint row = place; row < STRIDE; row += TEAM) {
         W[i * STRIDE + row] = row == i ? one<T>() : zero<T>();
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    Progress progress = {false, false};
 #pragma unroll(1)
     for (uint highest = 1; highest < uint(WIDTH); highest *= 2) {
 #pragma unroll(1)
@@ -402,23 +469,17 @@ template <typename T, int TEAM>
         const uint j = i ^ r;
         T low[rows<T>()];
         T high[rows<T>()];
-        read_tile<T, TEAM, rows<T>()>(low, tile + i * HEIGHT, team, place);
-        read_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
+        read_tile<T, TEAM, rows<T>()>(low, tile + i * PITCH, place);
+        read_tile<T, TEAM, rows<T>()>(high, tile + j * PITCH, place);
         Size<Real> low_size = sizes.at(r, i);
         Size<Real> high_size = sizes.at(r, j);
-        const Turn<T> turn =
-            turn_pair<T, TEAM>(low, high, low_size, high_size, least, progress);
-        write_tile<T, TEAM, rows<T>()>(low, tile + i * HEIGHT, team, place);
-        write_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
-        if (vectors != 0) {
-          T w_low[TURNED];
-          T w_high[TURNED];
-          read_tile<T, TEAM, TURNED>(w_low, W + i * STRIDE, team, place);
-          read_tile<T, TEAM, TURNED>(w_high, W + j * STRIDE, team, place);
-#pragma unroll
-          for (int k = 0; k < TURNED; ++k) mix(w_low[k], w_high[k], turn.phase, turn.turns);
-          write_tile<T, TEAM, TURNED>(w_low, W + i * STRIDE, team, place);
-          write_tile<T, TEAM, TURNED>(w_high, W + j * STRIDE, team, place);
+        const Turn<T> turn = turn_pair<T, TEAM>(low, high, low_size, high_size, least, progress);
+        if (turn.any) {
+          write_tile<T, TEAM, rows<T>()>(low, tile + i * PITCH, place);
+          write_tile<T, TEAM, rows<T>()>(high, tile + j * PITCH, place);
+        }
+        if (turn.any && vectors != 0) {
+          accumulate<T, TEAM, TURNED>(W + i * STRIDE, W + j * STRIDE, turn, place);
         }
         if (place == 0) {
           sizes.set(r + 1, i, low_size);
@@ -431,14 +492,9 @@ template <typename T, int TEAM>
     if (progress.unfinished) flags[1] = 1;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (flags[0] != 0) {
-#pragma unroll
-      for (uint half_block = 0; half_block < 2; ++half_block) {
-        const uint i = half_block * HALF + team;
-        T x[rows<T>()];
-        read_tile<T, TEAM, rows<T>()>(x, tile + i * HEIGHT, team, place);
-        store_column<T, TEAM>(x, columns, first + i, n, team, place);
-        if (place == 0 && first + i < n) exponent[first + i] = sizes.at(WIDTH, i).exponent;
-      }
+      store_block<T, TEAM, WIDTH>(tile, columns, first, n, tid, HALF * TEAM);
+      if (tid < uint(WIDTH) && first + tid < n)
+        exponent[first + tid] = sizes.at(WIDTH, tid).exponent;
       if (vectors != 0) {
         multiply<T, TEAM, WIDTH>(
             V + ulong(matrix) * n * n, W, STRIDE, n, first, first + HALF, team, place);
@@ -469,12 +525,12 @@ template <typename T, int TEAM>
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
-  constexpr int WIDTH = block_width<T, TEAM>();
-  constexpr uint HEIGHT = rows<T>() * TEAM;
+  constexpr int WIDTH = block_width<T>();
+  constexpr uint PITCH = pitch<TEAM, rows<T>()>();
   constexpr int TURNED = turned_rows<TEAM, 2 * WIDTH>();
-  constexpr uint STRIDE = TURNED * TEAM;
-  THREADGROUP_ARRAY(T, tile, (WIDTH * rows<T>() * TEAM));
-  THREADGROUP_ARRAY(T, W, (2 * WIDTH * TURNED * TEAM));
+  constexpr uint STRIDE = pitch<TEAM, TURNED>();
+  THREADGROUP_ARRAY(T, tile, (WIDTH * pitch<TEAM, rows<T>()>()));
+  THREADGROUP_ARRAY(T, W, (2 * WIDTH * pitch<TEAM, TURNED>()));
   THREADGROUP_ARRAY(Real, norms, (2 * WIDTH));
   THREADGROUP_ARRAY(int, scales, (2 * WIDTH));
   THREADGROUP_ARRAY(int, flags, 2);
@@ -495,54 +551,50 @@ template <typename T, int TEAM>
   if (info[matrix] == 1 && second < n) {
     const int least = exponent[n];
     T low[rows<T>()];
-    T w_low[TURNED];
-    load_column<T, TEAM>(low, columns, first + team, n, team, place);
-    Size<Real> low_size = {Real(0), exponent[first + team]};
+    load_block<T, TEAM, WIDTH>(tile, columns, first, n, tid, WIDTH * TEAM);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    read_tile<T, TEAM, rows<T>()>(low, tile + team * PITCH, place);
+    const int low_before = exponent[first + team];
+    Size<Real> low_size = {Real(0), low_before};
     measure<T, TEAM>(low, low_size, least);
-    {
-      T x[rows<T>()];
-      load_column<T, TEAM>(x, columns, second + team, n, team, place);
-      Size<Real> size = {Real(0), second + team < n ? exponent[second + team] : OF_ZERO};
-      measure<T, TEAM>(x, size, least);
-      write_tile<T, TEAM, rows<T>()>(x, tile + team * HEIGHT, team, place);
-      if (place == 0) sizes.set(0, team, size);
-    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    load_block<T, TEAM, WIDTH>(tile, columns, second, n, tid, WIDTH * TEAM);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const int before = second + team < n ? exponent[second + team] : OF_ZERO;
+    const bool vanished = begin_column<T, TEAM, WIDTH>(tile, sizes, 0, team, before, least, place);
+    const bool low_vanished = low_size.exponent == OF_ZERO && low_before != OF_ZERO;
 #pragma unroll
     for (int k = 0; k < TURNED; ++k) {
-      const uint row = row_of<TEAM, TURNED>(uint(k), team, place);
-      w_low[k] = row == team ? one<T>() : zero<T>();
+      const uint row = place + uint(k * TEAM);
+      W[team * STRIDE + row] = row == team ? one<T>() : zero<T>();
       W[(WIDTH + team) * STRIDE + row] = row == WIDTH + team ? one<T>() : zero<T>();
     }
     if (tid == 0) flags[0] = flags[1] = 0;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    Progress progress = {false, false};
+    Progress progress = {vanished || low_vanished, false};
 #pragma unroll(1)
     for (uint r = 0; r < uint(WIDTH); ++r) {
       const uint j = team ^ r;
       T high[rows<T>()];
-      read_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
+      read_tile<T, TEAM, rows<T>()>(high, tile + j * PITCH, place);
       Size<Real> high_size = sizes.at(r, j);
       const Turn<T> turn = turn_pair<T, TEAM>(low, high, low_size, high_size, least, progress);
-      write_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
-      if (vectors != 0) {
-        T w_high[TURNED];
-        read_tile<T, TEAM, TURNED>(w_high, W + (WIDTH + j) * STRIDE, team, place);
-#pragma unroll
-        for (int k = 0; k < TURNED; ++k) mix(w_low[k], w_high[k], turn.phase, turn.turns);
-        write_tile<T, TEAM, TURNED>(w_high, W + (WIDTH + j) * STRIDE, team, place);
+      if (turn.any) write_tile<T, TEAM, rows<T>()>(high, tile + j * PITCH, place);
+      if (turn.any && vectors != 0) {
+        accumulate<T, TEAM, TURNED>(W + team * STRIDE, W + (WIDTH + j) * STRIDE, turn, place);
       }
       if (place == 0) sizes.set(r + 1, j, high_size);
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     if (progress.changed) flags[0] = 1;
     if (progress.unfinished) flags[1] = 1;
-    write_tile<T, TEAM, TURNED>(w_low, W + team * STRIDE, team, place);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (flags[0] != 0) {
-      store_column<T, TEAM>(low, columns, first + team, n, team, place);
-      T x[rows<T>()];
-      read_tile<T, TEAM, rows<T>()>(x, tile + team * HEIGHT, team, place);
-      store_column<T, TEAM>(x, columns, second + team, n, team, place);
+      store_block<T, TEAM, WIDTH>(tile, columns, second, n, tid, WIDTH * TEAM);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      write_tile<T, TEAM, rows<T>()>(low, tile + team * PITCH, place);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      store_block<T, TEAM, WIDTH>(tile, columns, first, n, tid, WIDTH * TEAM);
       if (place == 0) {
         exponent[first + team] = low_size.exponent;
         if (second + team < n) exponent[second + team] = sizes.at(WIDTH, team).exponent;
@@ -590,10 +642,10 @@ kernel void svd_finish(
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
   typedef real_t<T> Real;
-  THREADGROUP_ARRAY(Real, norms, MAX_ROWS);
-  THREADGROUP_ARRAY(T, w, MAX_ROWS);
-  THREADGROUP_ARRAY(T, shares, MAX_ROWS);
-  THREADGROUP_ARRAY(uint, sources, MAX_ROWS);
+  THREADGROUP_ARRAY(Real, norms, FINISHING);
+  THREADGROUP_ARRAY(T, w, FINISHING);
+  THREADGROUP_ARRAY(T, shares, FINISHING);
+  THREADGROUP_ARRAY(uint, sources, FINISHING);
   THREADGROUP_ARRAY(Real, parts, 8);
   THREADGROUP_ARRAY(uint, chosen_rows, 8);
   device T* columns = X + ulong(matrix) * n * n;
@@ -606,7 +658,8 @@ kernel void svd_finish(
     const Real norm = finite ? sqrt(team_sum<32>(sum)) : Real(0);
     if (lane == 0) norms[j] = norm;
     if (vectors != 0 && norm > Real(0)) {
-      for (uint i = lane; i < n; i += 32) columns[j * n + i] = times(columns[j * n + i], Real(1) / norm);
+      for (uint i = lane; i < n; i += 32)
+        columns[j * n + i] = times(columns[j * n + i], Real(1) / norm);
     }
   }
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
@@ -679,11 +732,11 @@ kernel void svd_finish(
   }
 }
 
-// The columns of U and V in the order of S, those of V conjugated, for matrices that are finite.
+// The columns of U and V in the order of S, those of V conjugated; of V there is twice as much.
 template <typename T>
 kernel void svd_order(
     device const T* U [[buffer(0)]],
-    device const T* V [[buffer(1)]],
+    device const T* twice_V [[buffer(1)]],
     device const int* order [[buffer(2)]],
     device const int* info [[buffer(3)]],
     device T* X [[buffer(4)]],
@@ -699,7 +752,7 @@ kernel void svd_order(
   const bool finite = info[at.z] != -4;
   const T invalid = from_real<T>(real_t<T>(NAN));
   X[offset + at.x * x_row + at.y * x_column] = finite ? U[from] : invalid;
-  Y[offset + at.x * y_row + at.y * y_column] = finite ? conj(V[from]) : invalid;
+  Y[offset + at.x * y_row + at.y * y_column] = finite ? scale(conj(twice_V[from]), -1) : invalid;
 }
 
 // X := A.

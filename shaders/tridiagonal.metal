@@ -297,74 +297,76 @@ template <typename T>
     w[i] = zero<T>();
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint k = 0; k + 1 < m; ++k) {
-    threadgroup T* u = columns + k % 2 * GROUP_ROWS;
-    threadgroup const T* before = columns + (k + 1) % 2 * GROUP_ROWS;
-    const uint row_simds = (m - 1) / 32 - k / 32 + 1;
+  for (uint top = 0; top + 1 < m; top += 32) {
+    const uint row_simds = (m - 1 - top) / 32 + 1;
     const uint parts = simds / row_simds;
     const uint part = simd / row_simds;
     const uint block = simd % row_simds;
-    const uint row = (k / 32 + block) * 32 + lane;
-    Real square = Real(0);
-    if (part == 0 && row >= k && row < m) {
-      T entry = a[ulong(k) * n + row];
-      entry = mul_sub(entry, before[row], conj(w[k]));
-      entry = mul_sub(entry, w[row], conj(before[k]));
-      if (row == k) diagonal[k] = real_part(entry);
-      if (row > k) u[row] = entry;
-      if (row > k + 1) square = squared(entry);
-    }
-    square = simd_sum(square);
-    if (part == 0 && lane == 0) squares[block] = square;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    Real sum_of_squares = Real(0);
-    for (uint s = 0; s < row_simds; ++s) sum_of_squares += squares[s];
-    const Step<T> h = step_of<T>(u[k + 1], sum_of_squares);
-    const bool inside = part < parts && row > k && row < m;
-    const T own = !inside ? zero<T>() : (row == k + 1 ? h.first : u[row]);
-    T minus = zero<T>();
-    if (inside) {
-      const T x = before[row];
-      const T y = w[row];
-      device T* from = a + row;
-      for (uint begin = k + 1 + part; begin < m; begin += parts * RUN) {
-        // All are fetched before one is stored: no load waits for another.
-        T entries[RUN];
+    const uint row = top + block * 32 + lane;
+    for (uint k = top; k < min(top + 32, m - 1); ++k) {
+      threadgroup T* u = columns + k % 2 * GROUP_ROWS;
+      threadgroup const T* before = columns + (k + 1) % 2 * GROUP_ROWS;
+      Real square = Real(0);
+      if (part == 0 && row >= k && row < m) {
+        T entry = a[ulong(k) * n + row];
+        entry = mul_sub(entry, before[row], conj(w[k]));
+        entry = mul_sub(entry, w[row], conj(before[k]));
+        if (row == k) diagonal[k] = real_part(entry);
+        if (row > k) u[row] = entry;
+        if (row > k + 1) square = squared(entry);
+      }
+      square = simd_sum(square);
+      if (part == 0 && lane == 0) squares[block] = square;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      Real sum_of_squares = Real(0);
+      for (uint s = 0; s < row_simds; ++s) sum_of_squares += squares[s];
+      const Step<T> h = step_of<T>(u[k + 1], sum_of_squares);
+      const bool inside = part < parts && row > k && row < m;
+      const T own = !inside ? zero<T>() : (row == k + 1 ? h.first : u[row]);
+      T minus = zero<T>();
+      if (inside) {
+        const T x = before[row];
+        const T y = w[row];
+        device T* from = a + row;
+        for (uint begin = k + 1 + part; begin < m; begin += parts * RUN) {
+          // All are fetched before one is stored: no load waits for another.
+          T entries[RUN];
 #pragma unroll
-        for (uint t = 0; t < RUN; ++t) {
-          const uint j = begin + t * parts;
-          entries[t] = j < m ? from[ulong(j) * n] : zero<T>();
-        }
+          for (uint t = 0; t < RUN; ++t) {
+            const uint j = begin + t * parts;
+            entries[t] = j < m ? from[ulong(j) * n] : zero<T>();
+          }
 #pragma unroll
-        for (uint t = 0; t < RUN; ++t) {
-          const uint j = begin + t * parts;
-          if (j < m) {
-            const T entry = mul_sub(mul_sub(entries[t], x, conj(w[j])), y, conj(before[j]));
-            from[ulong(j) * n] = entry;
-            minus = mul_sub(minus, entry, j == k + 1 ? h.first : u[j]);
+          for (uint t = 0; t < RUN; ++t) {
+            const uint j = begin + t * parts;
+            if (j < m) {
+              const T entry = mul_sub(mul_sub(entries[t], x, conj(w[j])), y, conj(before[j]));
+              from[ulong(j) * n] = entry;
+              minus = mul_sub(minus, entry, j == k + 1 ? h.first : u[j]);
+            }
           }
         }
       }
-    }
-    sums[tid] = minus;
-    const Real product = simd_sum(real_part(mul(conj(own), minus)));
-    if (lane == 0) products[simd] = product;
-    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    if (part == 0 && inside) {
-      T y = zero<T>();
-      for (uint p = 0; p < parts; ++p) y = y - sums[(p * row_simds + block) * 32 + lane];
-      Real s = Real(0);
-      for (uint p = 0; p < simds; ++p) s -= products[p];
-      w[row] = update_vector<T>(mul(h.tau, from_real<T>(squared(h.inverse))), y, s, own);
-      if (row == k + 1) {
-        u[row] = own;
-        beside[k] = h.beta;
-        tau[ulong(matrix) * (n - 1) + first + k] = h.tau;
-      } else {
-        reflectors[ulong(k) * (n - 1) + row - 1] = mul(own, h.inverse);
+      sums[tid] = minus;
+      const Real product = simd_sum(real_part(mul(conj(own), minus)));
+      if (lane == 0) products[simd] = product;
+      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+      if (part == 0 && inside) {
+        T y = zero<T>();
+        for (uint p = 0; p < parts; ++p) y = y - sums[(p * row_simds + block) * 32 + lane];
+        Real s = Real(0);
+        for (uint p = 0; p < simds; ++p) s -= products[p];
+        w[row] = update_vector<T>(mul(h.tau, from_real<T>(squared(h.inverse))), y, s, own);
+        if (row == k + 1) {
+          u[row] = own;
+          beside[k] = h.beta;
+          tau[ulong(matrix) * (n - 1) + first + k] = h.tau;
+        } else {
+          reflectors[ulong(k) * (n - 1) + row - 1] = mul(own, h.inverse);
+        }
       }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   if (tid == 0) {
     const uint k = m - 1;

@@ -56,6 +56,12 @@ def hermitian(n: int, dtype: torch.dtype) -> Tensor:
     return torch.stack([M.A for M in testing.hermitian(n, dtype, seed=n)])
 
 
+@functools.cache
+def nonsymmetric(n: int, dtype: torch.dtype) -> Tensor:
+    """All families of nonsymmetric eigenproblems of one size."""
+    return torch.stack([M.A for M in testing.nonsymmetric(n, dtype, seed=n)])
+
+
 def random_hermitian(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
     """Random matrices, exactly hermitian."""
     X = testing.random(shape, dtype, seed)

@@ -198,6 +198,25 @@ def eigh(A: Tensor) -> tuple[Array, Array]:
     return values, vectors
 
 
+def eig(A: Tensor) -> tuple[Array, Array]:
+    """Eigenvalues and eigenvectors of general matrices by geev.
+
+    Matrices are scaled by a power of two first: OpenBLAS's geev returns eigenvalues without their
+    scale where the largest entry of a single precision matrix is not within 1e-12 ... 1e12.
+    """
+    a = A.numpy(force=True)
+    complex_type = np.result_type(a.dtype, np.complex64)
+    values, vectors = np.empty(a.shape[:-1], complex_type), np.empty(a.shape, complex_type)
+    for i in np.ndindex(*a.shape[:-2]):
+        if a.shape[-1] != 0:
+            _, exponent = np.frexp(np.abs(a[i]).max())
+            step = np.ldexp(np.ones((), a.real.dtype), exponent // 2)
+            scaled = a[i] / step / np.ldexp(np.ones_like(step), exponent - exponent // 2)
+            L, vectors[i] = scipy.linalg.eig(scaled)
+            values[i] = L * step * np.ldexp(np.ones_like(step), exponent - exponent // 2)
+    return values, vectors
+
+
 def qr_pivoted(A: Tensor, mode: str = "reduced") -> tuple[Array, Array, Array]:
     """Q, R and the order of the columns of one matrix."""
     kind: Any = "full" if mode == "complete" else "economic"

@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 import mpslinalg as LA
 from mpslinalg import __main__ as command
-from mpslinalg._demo import ieee14, longley, nile, power_grid, tides
+from mpslinalg._demo import (
+    ieee14,
+    iris,
+    longley,
+    nile,
+    power_grid,
+    spectrum,
+    tides,
+    water,
+    wilkinson,
+)
 from mpslinalg._demo.report import Check, Report
 
 BRANCHES = """
@@ -343,3 +353,115 @@ def test_a_tide(monkeypatch: pytest.MonkeyPatch) -> None:
     error, ratio, _ = tides.run(torch.device("cpu")).checks
     assert not error.passed
     assert not ratio.passed
+
+
+def wrong(monkeypatch: pytest.MonkeyPatch, name: str, factor: float) -> None:
+    """The function of mpslinalg with all that it returns, or its first result, times a factor."""
+    right = getattr(LA, name)
+
+    @functools.wraps(right)
+    def function(*arguments: Any, **options: Any) -> Any:
+        result = right(*arguments, **options)
+        if isinstance(result, torch.Tensor):
+            return result * factor
+        return (result[0] * factor, *result[1:])
+
+    monkeypatch.setattr(LA, name, function)
+
+
+def failed(report: Report) -> int:
+    return sum(not check.passed for check in report.checks)
+
+
+def test_fishers_table() -> None:
+    lengths, species = iris.table()
+    assert lengths.shape == (150, 4)
+    assert [species.count(name) for name in iris.SPECIES] == [50, 50, 50]
+    # Means and variances that Fisher printed, table II; and the two flowers that copies have wrong.
+    means = lengths.reshape(3, 50, 4).mean(1)
+    np.testing.assert_allclose(
+        means,
+        [[5.006, 3.428, 1.462, 0.246], [5.936, 2.770, 4.260, 1.326], [6.588, 2.974, 5.552, 2.026]],
+        atol=1e-12,
+    )
+    assert lengths[34].tolist() == [4.9, 3.1, 1.5, 0.2]
+    assert lengths[37].tolist() == [4.9, 3.6, 1.4, 0.1]
+
+
+def test_principal_components_of_irises(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = iris.run(torch.device("cpu"))
+    assert failed(report) == 0
+    # The eigenvalues of the covariances.
+    covariance = np.cov(iris.table()[0], rowvar=False)
+    expected = np.linalg.eigvalsh(covariance)[::-1]
+    np.testing.assert_allclose(report.data["variances"], expected, rtol=1e-5)
+    directions = np.array(report.data["directions"])
+    np.testing.assert_allclose(directions @ covariance @ directions.T, np.diag(expected), atol=1e-5)
+    wrong(monkeypatch, "svd", 1 + 1e-2)
+    assert failed(iris.run(torch.device("cpu"))) == 1
+
+
+def test_singular_values_of_longleys_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    with mpmath.workdps(40):
+        table = mpmath.matrix(spectrum.design().astype(float).tolist())
+        exact = [float(mpmath.sqrt(x)) for x in mpmath.eigsy(table.T * table, eigvals_only=True)]
+    monkeypatch.setattr(spectrum, "ORDERS", 50)
+    report = spectrum.run(torch.device("cpu"))
+    assert failed(report) == 0
+    np.testing.assert_allclose(report.data["singular_values"], exact[::-1], rtol=1e-10)
+    assert 40000 < report.data["scaled_condition"] < 50000
+    wrong(monkeypatch, "svdvals", 1 + 1e-2)
+    assert failed(spectrum.run(torch.device("cpu"))) == 1
+
+
+def test_vibrations_of_water(monkeypatch: pytest.MonkeyPatch) -> None:
+    def energy(places: Real) -> float:
+        """Of springs, in mdyn angstrom, with angles in radians."""
+        O, first, second = places.reshape(3, 3)  # noqa: E741
+        a, b = first - O, second - O
+        s, t = np.linalg.norm(a), np.linalg.norm(b)
+        r, q, angle = s - 0.9572, t - 0.9572, np.arccos(a @ b / (s * t)) - np.deg2rad(104.52)
+        squares = 8.454 * (r**2 + q**2) + 0.697 * angle**2
+        return float(squares / 2 - 0.101 * r * q + 0.219 * (r + q) * angle)
+
+    angle = np.deg2rad(104.52)
+    rest = np.array([0, 0, 0, 0.9572, 0, 0, 0.9572 * np.cos(angle), 0.9572 * np.sin(angle), 0])
+    h, units = 1e-4, np.eye(9)
+    second = [
+        [
+            sum(
+                p * q * energy(rest + h * (p * a + q * b)) for p in (-1, 1) for q in (-1, 1)
+            ) / (4 * h * h)
+            for a in units
+        ]
+        for b in units
+    ]  # fmt: skip
+    np.testing.assert_allclose(water.force_matrix(), second, atol=1e-5)
+    report = water.run(torch.device("cpu"))
+    assert failed(report) == 0
+    light = report.data["frequencies"]["HH16"]
+    np.testing.assert_allclose(light, [1648.47, 3832.17, 3942.53], rtol=5e-4)
+    assert len(report.data["frequencies"]) == 18
+    wrong(monkeypatch, "eigh", 1 + 1e-4)
+    assert failed(water.run(torch.device("cpu"))) == 2
+
+
+def test_roots_of_wilkinsons_polynomial(monkeypatch: pytest.MonkeyPatch) -> None:
+    C = wilkinson.companions(2.0**-24)
+    assert np.array_equal(C[0], C[0].astype(np.float32))
+    np.testing.assert_allclose(np.sort(np.linalg.eigvals(C[0]).real), np.arange(1, 11), atol=1e-6)
+    # All roots are positive, so each coefficient moves one where it is larger by the same sign of
+    # a_j x^j: then p changes by the sum of all |a_j x^j|.
+    with mpmath.workdps(60):
+        p = [mpmath.mpf(round(c)) for c in np.poly(np.arange(1, 11))]
+        part = mpmath.mpf(10) ** -25
+        moved = [c + part * abs(c) for c in p]
+        for x, expected in enumerate(wilkinson.conditions(), start=1):
+            root = mpmath.findroot(lambda z: mpmath.polyval(moved, z), x)
+            assert float(abs(root - x) / part) == pytest.approx(expected, rel=1e-6)
+    report = wilkinson.run(torch.device("cpu"))
+    assert failed(report) == 0
+    roots = np.array(report.data["roots"]["float64"])
+    np.testing.assert_allclose(roots[:, 0], np.arange(1, 11), atol=1e-8)
+    wrong(monkeypatch, "eigvals", 1 + 1e-3)
+    assert failed(wilkinson.run(torch.device("cpu"))) == 3

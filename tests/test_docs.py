@@ -81,7 +81,8 @@ def test_every_routine_stands_beside_scipy(device: str) -> None:
     assert [row.split("`")[1] for row in rows] == [
         *("lu_factor", "lu_solve", "inv", "solve_triangular"),
         *("cholesky", "cholesky_solve", "cholesky_inverse", "ldl_factor", "ldl_solve"),
-        *("qr", "householder_product", "lstsq", "gated_delta.solve_tril"),
+        *("qr", "householder_product", "lstsq", "svd", "svdvals", "eigh", "eigvalsh", "eig"),
+        "gated_delta.solve_tril",
     ]
     for row in rows:
         figures = [float(x) for x in row.split("|")[2:6] if x.strip() != "-"]

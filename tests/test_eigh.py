@@ -14,7 +14,7 @@ import mpslinalg as LA
 from mpslinalg import _eigh_plan, testing
 from mpslinalg.testing import EIGH_THRESHOLD, compare
 from tests import lapack
-from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on, random_hermitian
+from tests.inputs import DOUBLES, SINGLES, VIEWS, hermitian, name, on, random_hermitian
 
 # torch's own forward mode does what it warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -31,6 +31,7 @@ kernels = pytest.mark.usefixtures("kernels")
     ("dtype", "shape"),
     [
         *((d, s) for d in SINGLES for s in ((1, 1), (5, 5), (2, 3, 12, 12), (2, 1, 32, 32))),
+        *((d, (2, 1, 34, 34)) for d in SINGLES),
         *((d, (2, 6, 6)) for d in DOUBLES),
     ],
     ids=name,
@@ -46,8 +47,25 @@ def test_eigh(dtype: torch.dtype, shape: tuple[int, ...], UPLO: str, device: str
         assert (ours.shape, ours.stride()) == (expected.shape, expected.stride())
     compare(testing.eigh_ratio(A, *result), testing.eigh_ratio(A, *lapack.eigh(A)), EIGH_THRESHOLD)
     values = LA.eigvalsh(given, UPLO=UPLO)
-    assert torch.equal(values, result.eigenvalues)
     assert values.is_contiguous()
+    if shape[-1] <= _eigh_plan.SIMD_ROWS:
+        assert torch.equal(values, result.eigenvalues)
+    else:
+        torch.testing.assert_close(values, result.eigenvalues, rtol=0, atol=1e-5)
+
+
+@kernels
+@pytest.mark.parametrize(("dtype", "n"), [(SINGLES[0], 128), (SINGLES[1], 257)], ids=name)
+def test_larger(dtype: torch.dtype, n: int, device: str) -> None:
+    A = hermitian(n, dtype)[[9, 15]]
+    compare(
+        testing.eigh_ratio(A, *LA.eigh(on(device, A))),
+        testing.eigh_ratio(A, *lapack.eigh(A)),
+        EIGH_THRESHOLD,
+    )
+    expected = np.linalg.eigvalsh(A.to(torch.complex128).numpy())
+    error = np.abs(LA.eigvalsh(on(device, A)).numpy(force=True) - expected).max(-1)
+    assert (error <= 8 * torch.finfo(dtype).eps * np.abs(expected).max(-1)).all()
 
 
 @kernels
@@ -55,10 +73,6 @@ def test_eigh(dtype: torch.dtype, shape: tuple[int, ...], UPLO: str, device: str
 @each_single
 def test_empty(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
     A = torch.empty(shape, dtype=dtype)
-    if shape[-1] > _eigh_plan.MAX_ROWS:
-        with pytest.raises(NotImplementedError):
-            LA.eigh(on(device, A))
-        return
     for ours, theirs in zip(LA.eigh(on(device, A)), torch.linalg.eigh(A), strict=True):
         assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride())
         assert ours.dtype == theirs.dtype
@@ -78,7 +92,7 @@ def test_views(dtype: torch.dtype, view: str, device: str) -> None:
 
 @kernels
 @each_single
-@pytest.mark.parametrize("n", [4, 9, 32])
+@pytest.mark.parametrize("n", [4, 9, 32, 34])
 def test_scales(dtype: torch.dtype, n: int, device: str) -> None:
     A = on(device, random_hermitian((3, n, n), dtype))
     L, V = LA.eigh(A)
@@ -90,9 +104,9 @@ def test_scales(dtype: torch.dtype, n: int, device: str) -> None:
 
 @kernels
 @each_single
-def test_clusters(dtype: torch.dtype, device: str) -> None:
+@pytest.mark.parametrize("n", [20, 40])
+def test_clusters(dtype: torch.dtype, n: int, device: str) -> None:
     """Eigenvalues that differ by rounding, or by a small multiple of it."""
-    n = 20
     U = torch.linalg.qr(testing.random((n, n), DOUBLES[SINGLES.index(dtype)]))[0]
     d = torch.ones(4, n, dtype=torch.float64)
     d[1, n // 2 :] += 3e-7
@@ -162,10 +176,10 @@ def test_uplo(ours: Callable[..., Any], UPLO: Any, device: str) -> None:
 
 @kernels
 @each_double
-@pytest.mark.parametrize("UPLO", ["L", "U"])
-def test_gradients_are_torchs(dtype: torch.dtype, UPLO: str, device: str) -> None:
-    A = on(device, testing.random((2, 4, 4), dtype)).requires_grad_()
-    weights = on(device, testing.random((2, 2, 4, 4), dtype, seed=1))
+@pytest.mark.parametrize(("UPLO", "n"), [("L", 4), ("U", 4), ("U", 34)])
+def test_gradients_are_torchs(dtype: torch.dtype, UPLO: str, n: int, device: str) -> None:
+    A = on(device, testing.random((2, n, n), dtype)).requires_grad_()
+    weights = on(device, testing.random((2, 2, n, n), dtype, seed=1))
 
     def loss(L: Tensor, V: Tensor) -> Tensor:
         """Of projectors, which no phase changes."""
@@ -176,7 +190,7 @@ def test_gradients_are_torchs(dtype: torch.dtype, UPLO: str, device: str) -> Non
         torch.autograd.grad(loss(*f(A, UPLO)), A)[0] for f in (LA.eigh, torch.linalg.eigh)
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-    direction = on(device, random_hermitian((2, 4, 4), dtype, seed=2))
+    direction = on(device, random_hermitian((2, n, n), dtype, seed=2))
     tangents = [
         torch.func.jvp(lambda X, f=f: loss(*f(X, UPLO)), (A.detach(),), (direction,))[1]
         for f in (LA.eigh, torch.linalg.eigh)
@@ -218,21 +232,20 @@ def test_a_loss_of_phases_is_refused(device: str) -> None:
     assert error(LA.eigh, device) == error(torch.linalg.eigh, "cpu")
 
 
-@pytest.mark.parametrize("function", [LA.eigh, LA.eigvalsh])
-def test_more_rows_than_there_are_kernels_for(function: Callable[..., Any], device: str) -> None:
-    A = on(device, random_hermitian((33, 33), torch.float32))
-    values = torch.linalg.eigvalsh(A.cpu())
-    result = function(A)
-    torch.testing.assert_close((result if isinstance(result, Tensor) else result[0]).cpu(), values)
-    name: str = function.__name__
-    assert LA.which(name, A) == (
-        f"{name}: torch.linalg on {device}: the kernels take matrices of at most 32 rows, not 33"
+@kernels
+def test_which(device: str) -> None:
+    def kernels_of(name: str, n: int) -> str:
+        A = torch.empty(n, n, device=device)
+        return LA.which(name, A).split(f"{n} x {n} float32, ")[1]
+
+    assert kernels_of("eigh", 8) == kernels_of("eigvalsh", 8) == "eigh_simd"
+    assert kernels_of("eigh", 32) == kernels_of("eigvalsh", 9) == "eigh_ql"
+    assert kernels_of("eigh", 33) == "tridiagonal_group, divide, qr_triangle, qr_apply"
+    assert kernels_of("eigvalsh", 256) == "tridiagonal_group, tridiagonal_values"
+    panels = "tridiagonal_products, tridiagonal_column for panels of 32 columns, matmul"
+    assert kernels_of("eigvalsh", 257) == (
+        f"{panels}, tridiagonal_group for the last 256, tridiagonal_values"
     )
-    with LA.use("kernels"):
-        assert LA.which(name, A).startswith(f"{name}: raises NotImplementedError: ")
-        with pytest.raises(NotImplementedError, match=rf"{name}: .*at most 32 rows, not 33"):
-            function(A)
-        assert LA.which(name, A[:32, :32]).endswith("eigh_ql")
 
 
 @kernels

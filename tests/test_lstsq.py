@@ -251,11 +251,13 @@ def test_what_is_not_finite_or_zero(device: str) -> None:
     assert bad.solution[[2, 4]].isnan().all()
 
 
-def test_gelsy_within_autocast(device: str) -> None:
+@pytest.mark.parametrize("driver", ["gelsy", "gelsd"])
+def test_small_ranks_within_autocast(driver: str, device: str) -> None:
     A, B = (on(device, testing.random((20, k), torch.float32)) for k in (8, 2))
-    expected = LA.lstsq(A, B, driver="gelsy").solution
+    expected = LA.lstsq(A, B, driver=driver)
     with torch.autocast(device, dtype=torch.bfloat16):
-        assert torch.equal(LA.lstsq(A, B, driver="gelsy").solution, expected)
+        for ours, same in zip(LA.lstsq(A, B, driver=driver), expected, strict=True):
+            assert torch.equal(ours, same)
 
 
 def test_the_default_is_torchs(device: str) -> None:
@@ -343,7 +345,9 @@ def test_bad_input(A: Tensor, B: Any, options: dict[str, Any], device: str) -> N
         return caught.type, str(caught.value)
 
     given = on(device, A), on(device, B) if B is not None else None
-    assert error(LA.lstsq, *given) == error(torch.linalg.lstsq, A, B)
+    # Of a driver that nobody knows torch says other things on a GPU.
+    theirs = given if options.get("driver") == "qr" else (A, B)
+    assert error(LA.lstsq, *given) == error(torch.linalg.lstsq, *theirs)
 
 
 @pytest.mark.parametrize("shape", [(4, 2), (2, 4), (40, 35)], ids=name)

@@ -117,6 +117,14 @@ def test_what_runs_where_torch_has_none(device: str) -> None:
     assert LA.which("matrix_sqrth", A).endswith("eigh_simd, matmul")
 
 
+def test_within_autocast(device: str) -> None:
+    A = on(device, random_definite((5, 5), torch.float32))
+    expected = LA.matrix_sqrth(A)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for given in (A, A.clone().requires_grad_()):
+            assert torch.equal(LA.matrix_sqrth(given), expected)
+
+
 def test_larger_ones_in_auto(device: str) -> None:
     A = random_definite((45, 45), torch.float32)
     with LA.use("auto"):

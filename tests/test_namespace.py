@@ -4,6 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ FUNCTIONS = sorted(
 
 # What torch has not, and whose contract it has.
 OWN = {"qr_pivoted": "scipy.linalg.qr(A, pivoting=True)"}
+# Functions of torch 2.15.
+YOUNG = {"matrix_sqrth": "matrix_sqrth(A)", "polar": "polar(A, *, out=None)"}
 
 
 def torch_function(name: str) -> Any:
@@ -26,8 +29,13 @@ def torch_function(name: str) -> Any:
 
 
 def torch_signature(name: str) -> inspect.Signature:
-    """The signature of a built-in of torch, from the first line of its documentation."""
-    line = torch_function(name).__doc__.strip().splitlines()[0]
+    """The signature of a function of torch; of a built-in, from the start of its documentation."""
+    if name in YOUNG:
+        line = f"{YOUNG[name]} -> ..."
+    else:
+        with suppress(ValueError):
+            return inspect.signature(torch_function(name))
+        line = torch_function(name).__doc__.strip().splitlines()[0]
     parameters = re.search(r"\((.*?)\) ->", line)
     assert parameters is not None
     text = re.sub(r"\b(bool|Tensor) ", "", parameters[1])
@@ -42,6 +50,7 @@ def test_public_names() -> None:
         "cholesky_ex",
         "cholesky_inverse",
         "cholesky_solve",
+        "cond",
         "det",
         "eig",
         "eigh",
@@ -68,8 +77,13 @@ def test_public_names() -> None:
         "lu_factor_ex",
         "lu_solve",
         "lu_unpack",
+        "matrix_norm",
+        "matrix_rank",
+        "matrix_sqrth",
         "ne",
         "ormqr",
+        "pinv",
+        "polar",
         "qr",
         "qr_pivoted",
         "slogdet",
@@ -77,6 +91,7 @@ def test_public_names() -> None:
         "solve_ex",
         "solve_triangular",
         "svd",
+        "svd_lowrank",
         "svdvals",
     ]
     assert vars(torch.linalg)["LinAlgError"] is LA.LinAlgError
@@ -95,7 +110,7 @@ def test_signature_is_torchs(name: str) -> None:
 def test_documentation_states_the_contract(name: str) -> None:
     text = inspect.getdoc(getattr(LA, name))
     assert text is not None
-    prefix = "torch.linalg" if hasattr(torch.linalg, name) else "torch"
+    prefix = "torch.linalg" if hasattr(torch.linalg, name) or name in YOUNG else "torch"
     contract = OWN.get(name, f"{prefix}.{name}")
     assert f"Same contract as `{contract}`. Differences: " in text
     for section in ("Args:", "Returns:", "Raises:"):

@@ -212,7 +212,7 @@ def test_gradients_are_torchs(dtype: torch.dtype, device: str) -> None:
 
     def cond(A: Tensor, order: Any) -> Tensor:
         # torch 2.13 cannot differentiate its own.
-        result: Tensor = math.prod(  # type: ignore[assignment]
+        result: Tensor = math.prod(
             torch.linalg.matrix_norm(X, order) for X in (A, torch.linalg.inv(A))
         )
         return result

@@ -23,6 +23,7 @@ NAMES = [
     "geqrf",
     "linalg.cholesky",
     "linalg.cholesky_ex",
+    "linalg.cond",
     "linalg.det",
     "linalg.eigvalsh",
     "linalg.householder_product",
@@ -35,6 +36,9 @@ NAMES = [
     "linalg.lu_factor",
     "linalg.lu_factor_ex",
     "linalg.lu_solve",
+    "linalg.matrix_norm",
+    "linalg.matrix_rank",
+    "linalg.pinv",
     "linalg.qr",
     "linalg.slogdet",
     "linalg.solve",
@@ -44,7 +48,11 @@ NAMES = [
     "lu_unpack",
     "ormqr",
 ]
-OPS = [op for op in op_db if op.name in NAMES]
+# Of pinv there are two kinds of samples more: test_pinv.py has such matrices, but for the products
+# of factors of which "singular" consists.
+OPS = [op for op in op_db if op.name in NAMES and op.variant_test_name != "singular"]
+# Samples, views included, where there are less than 24.
+FEW = {"linalg.cond": 7, "linalg.ldl_factor": 12, "linalg.ldl_factor_ex": 12}
 SINGLES = [torch.float32, torch.complex64]
 DOUBLES = [torch.float64, torch.complex128]
 SIZES = ["empty", "right", "wrong"]
@@ -76,13 +84,15 @@ def samples(op: Any, dtype: torch.dtype, device: str, turn: int, turns: int) -> 
         )
 
 
-def to_cpu(A: Tensor) -> Tensor:
+def to_cpu(A: Any) -> Any:
     """A on the CPU, a conjugate view as one: torch chooses strides by it."""
+    if not isinstance(A, Tensor):
+        return A
     return A.conj().cpu().conj() if A.is_conj() else A.cpu()
 
 
 def test_every_function_has_samples() -> None:
-    assert sorted(op.name for op in OPS) == sorted(NAMES)
+    assert sorted({op.name for op in OPS}) == sorted(NAMES)
     assert {op.name for op in OPS if op.error_inputs_func is not None} == {"ormqr"}
 
 
@@ -110,7 +120,7 @@ def test_samples(op: Any, dtype: torch.dtype, device: str) -> None:
             assert not ours.is_neg()
             torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
         count += 1
-    assert count >= (12 if "ldl_factor" in op.name else 24)
+    assert count >= FEW.get(op.name, 24)
 
 
 @pytest.mark.parametrize("dtype", SINGLES, ids=lambda d: str(d)[6:])
@@ -144,7 +154,7 @@ def test_samples_to_out(op: Any, dtype: torch.dtype, size: str, device: str) -> 
             assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride())
             torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
         count += 1
-    assert count >= (4 if "ldl_factor" in op.name else 8)
+    assert count >= FEW.get(op.name, 24) / 3
 
 
 def warned(

@@ -106,6 +106,7 @@ TOLERANCES: list[dict[str, Any]] = [
     {"atol": 0.05, "rtol": 0.3},
     {"atol": torch.tensor(0.3)},
     {"atol": torch.tensor([0.0, 0.3, 3.0])},
+    {"atol": torch.zeros(3)},
     {"rtol": torch.tensor([0.3, 0.6, 0.1]).double()},
     {"atol": torch.tensor([0.3, 0.3, 0.0]), "rtol": torch.tensor([0.0, 0.1, 0.6])},
 ]

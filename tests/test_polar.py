@@ -140,6 +140,15 @@ def test_what_runs_where_torch_has_none(device: str) -> None:
     assert LA.which("polar", A).endswith("svd_simd, matmul")
 
 
+def test_within_autocast(device: str) -> None:
+    A = on(device, testing.random((6, 4), torch.float32))
+    expected = LA.polar(A)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for given in (A, A.clone().requires_grad_()):
+            for ours, same in zip(LA.polar(given), expected, strict=True):
+                assert torch.equal(ours, same)
+
+
 def test_larger_ones_in_auto(device: str) -> None:
     A = testing.random((50, 45), torch.float32)
     with LA.use("auto"):

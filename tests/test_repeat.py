@@ -11,6 +11,7 @@ from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import _inverse_plan, _triangular_plan, testing
+from mpslinalg._engines import graph
 from mpslinalg._engines.program import Program
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -187,3 +188,68 @@ def test_plans_repeat_inside_derivatives(device: str) -> None:
     assert any(isinstance(p, Program) for p in programs(_inverse_plan.inv_op))
     X = torch.linalg.inv(A.detach())
     torch.testing.assert_close(g, -X.mT @ torch.ones_like(X) @ X.mT, rtol=1e-3, atol=1e-3)
+
+
+@pytest.fixture
+def on_gpu(device: str) -> None:
+    if device != "cuda":
+        pytest.skip("only CUDA has graphs")
+
+
+def large(seed: int, n: int = 600) -> Tensor:
+    A = draw(n, n, seed=seed)
+    return (A + A.mT).cuda()
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("function", [LA.qr, LA.eigh, LA.svdvals, LA.inv])
+def test_graphs_give_the_same_bits(function: Callable[[Tensor], Any]) -> None:
+    def results(A: Tensor) -> list[Tensor]:
+        result = function(A)
+        return [result] if isinstance(result, Tensor) else list(result)
+
+    A, B = large(1), large(2)
+    first, second = results(A), results(B)
+    for _ in range(3):
+        held = results(A)
+        others = results(B)
+        for result, expected in zip([*held, *others], [*first, *second], strict=True):
+            assert torch.equal(result, expected)
+            assert result.stride() == expected.stride()
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_graphs_of_streams_and_views() -> None:
+    A = large(3)
+    expected = LA.eigh(A).eigenvalues
+    for _ in range(3):
+        LA.eigh(A)
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        values = LA.eigh(A).eigenvalues
+    aside.synchronize()
+    assert torch.equal(values, expected)
+    for _ in range(4):
+        assert torch.equal(LA.eigh(A.expand(2, 600, 600)).eigenvalues[1], expected)
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_graphs_are_dropped_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "MOST_BYTES", 20 * 4 * 600**2)
+    A = large(4)
+    for n in (600, 590, 580, 600):
+        expected = LA.eigh(A[:n, :n].contiguous())
+        for _ in range(4):
+            again = LA.eigh(A[:n, :n].contiguous())
+            assert torch.equal(again.eigenvectors, expected.eigenvectors)
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_graphs_raise_what_calls_raise() -> None:
+    A = large(5)
+    for _ in range(4):
+        LA.eigh(A)
+    A[0, 0] = torch.nan
+    with pytest.raises(torch.linalg.LinAlgError):
+        LA.eigh(A)

@@ -31,14 +31,24 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "cholesky_ex": LA.cholesky_ex,
     "cholesky_solve": lambda A: LA.cholesky_solve(A, A),
     "cholesky_inverse": LA.cholesky_inverse,
-    "eig": LA.eig,
-    "eigvals": LA.eigvals,
+    "eig": lambda A: tuple(x.abs() for x in LA.eig(A)),
+    "eigvals": lambda A: LA.eigvals(A).abs(),
     "eigh": LA.eigh,
     "eigvalsh": LA.eigvalsh,
     "qr": LA.qr,
     "svd": LA.svd,
     "svdvals": LA.svdvals,
     "lstsq": lambda A: LA.lstsq(A, A),
+    "gelsd": lambda A: LA.lstsq(A, A, driver="gelsd"),
+    "pinv": LA.pinv,
+    "pinv_hermitian": lambda A: LA.pinv(A, hermitian=True),
+    "matrix_rank": LA.matrix_rank,
+    "matrix_norm": lambda A: LA.matrix_norm(A, 2),
+    "cond": LA.cond,
+    "cond_of_inverse": lambda A: LA.cond(A, 1),
+    "polar": LA.polar,
+    "matrix_sqrth": LA.matrix_sqrth,
+    "svd_lowrank": lambda A: LA.svd_lowrank(A, 2),
     "geqrf": LA.geqrf,
     "householder_product": lambda A: LA.householder_product(A, A[..., 0]),
     "ormqr": lambda A: LA.ormqr(A, A[..., 0], A),
@@ -67,14 +77,16 @@ def ops_of(call: Callable[[Tensor], Any], A: Tensor) -> tuple[set[str], set[str]
     with Ops() as ops:
         call(A)
     ours = {name for name in ops.names if name.startswith("mpslinalg::")}
-    torchs = {name for name in ops.names if re.search("linalg|lu_|cholesky|qr|svd", name)} - ours
+    torchs = {
+        name for name in ops.names if re.search("linalg|lu_|cholesky|(?<!s)qr|svd", name)
+    } - ours
     return ours, torchs - {"aten::_linalg_check_errors"}
 
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("grad", [False, True])
 def test_kernels_means_kernels(name: str, grad: bool, device: str) -> None:
-    if grad and name == "geqrf":
+    if grad and name in ("geqrf", "matrix_rank"):
         pytest.skip("has no derivative")
     A = torch.eye(3, device=device).requires_grad_(grad)
 
@@ -90,7 +102,7 @@ def test_kernels_means_kernels(name: str, grad: bool, device: str) -> None:
     assert not torchs
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in _route.CPU_LACKS])
 def test_torch_means_torch(name: str) -> None:
     with LA.use("torch"):
         ours, torchs = ops_of(CALLS[name], torch.eye(3))
@@ -299,12 +311,27 @@ def test_which_knows_modes_and_drivers() -> None:
         assert LA.which("qr_pivoted", A).startswith("qr_pivoted: raises an error")
 
 
+def test_what_is_built_on_a_decomposition_goes_where_it_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for built_on in _route.BUILT_ON.values():
+        assert hasattr(LA, built_on)
+    for not_measured in (_route.CUDA_NOT_MEASURED, frozenset[str]()):
+        monkeypatch.setattr(_route, "CUDA_NOT_MEASURED", not_measured)
+        for name, built_on in _route.BUILT_ON.items():
+            expected = name in _route.CUDA_LACKS or _route.kernels_win(built_on, "cuda", 64, 8, 8)
+            assert _route.kernels_win(name, "cuda", 64, 8, 8) == expected
+
+
 def test_auto_on_cuda_takes_what_won_there() -> None:
     for name in ("lu_factor", "solve_triangular", "cholesky", "ldl_factor", "qr", "lstsq"):
         assert _route.kernels_win(name, "cuda", 64, 8, 8)
         assert not _route.kernels_win(name, "cuda", 1, 1024, 1024)
     assert _route.kernels_win("qr", "cuda", 1, 65536, 8)
     assert not _route.kernels_win("lu_factor", "cuda", 1, 65536, 8)
-    assert not _route.kernels_win("geqrf", "cuda", 64, 8, 8)
+    assert _route.kernels_win("svd", "cuda", 1, 300, 256)
+    assert not _route.kernels_win("svd", "cuda", 1, 300, 255)
+    assert not _route.kernels_win("eigh", "cuda", 1, 300, 300)
+    assert not _route.kernels_win("matrix_norm", "cuda", 64, 8, 8)
     assert not _route.kernels_win("qr", "meta", 64, 8, 8)
     assert _route.kernels_win("geqrf", "mps", 1, 8, 8)

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from mpslinalg import (
+    _bidiagonal_plan,
     _cholesky_plan,
     _determinant_plan,
     _divide_plan,
+    _eig_plan,
     _eigh_plan,
     _elementwise_plan,
     _engines,
@@ -34,7 +36,6 @@ from mpslinalg import (
     _special_plan,
     _svd_plan,
     _triangular_plan,
-    _tridiagonal_plan,
 )
 from mpslinalg._engines import metal, source
 from tests.strict.check import check
@@ -164,8 +165,9 @@ def run_qr(dtype: torch.dtype) -> None:
         for mode in ("reduced", "complete", "r"):
             _qr_plan.qr(torch.zeros(2, *shape, dtype=dtype), mode)
             _qr_pivoted_plan.qr_pivoted(torch.zeros(2, *shape, dtype=dtype), mode)
-            if min(shape) <= _svd_plan.WIDTH:
-                _svd_plan.svd(torch.zeros(2, *shape, dtype=dtype), mode == "complete")
+            _svd_plan.svd(torch.zeros(2, *shape, dtype=dtype), mode == "complete")
+    n = _svd_plan.MAX_WIDTH
+    _svd_plan.svd(torch.zeros(2, n, n, dtype=dtype), False)
     A, tau = torch.zeros(2, 70, 40, dtype=dtype), torch.zeros(2, 40, dtype=dtype)
     _qr_plan.geqrf(A)
     _qr_plan.householder_product(A, tau)
@@ -175,20 +177,33 @@ def run_qr(dtype: torch.dtype) -> None:
     _qr_plan.ormqr(A, tau[:1, :1], torch.zeros(1, 600, wide, dtype=dtype), True, True)
 
 
+def run_bidiagonal(dtype: torch.dtype) -> None:
+    """Groups of both sizes, QR first, launches for few matrices and for many."""
+    for batch, m, n in ((2, 40, 40), (2, 80, 40), (2, 90, 80), (1, 150, 150), (30, 150, 150)):
+        A, values = torch.zeros(1, m, n, dtype=dtype).expand(batch, m, n), torch.zeros(batch, n)
+        X, info = torch.zeros(batch, m, n, dtype=dtype), torch.zeros(batch, dtype=torch.int32)
+        _bidiagonal_plan.svd(A, X, values, X[:, :n].clone(), info)
+        _bidiagonal_plan.svdvals(A, values, info)
+
+
 def run_eigh(dtype: torch.dtype) -> None:
-    """Each width of a simdgroup's team."""
-    for n in (3, 8, 16, 32):
-        _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, True)
-    _tridiagonal_plan.values(torch.zeros(2, 4), torch.zeros(2, 3))
+    """Each width of a simdgroup's team, a threadgroup, and panels."""
+    for n in (3, 8, 16, 32, 33, 257, 600):
+        for vectors in (False, True):
+            _eigh_plan.eigh(torch.zeros(2, n, n, dtype=dtype), True, vectors)
+
+
+def run_eig(dtype: torch.dtype) -> None:
+    """A simdgroup, and a threadgroup."""
+    for n in (16, 32, 33, _eig_plan.MAX_ROWS):
+        _eig_plan.eig(torch.zeros(2, n, n, dtype=dtype), True)
 
 
 def run_divide() -> None:
-    """Leaves of either size, teams of either width."""
-    many = _divide_plan.MANY // 40 + 1
-    for batch, n in ((1, 2 * _divide_plan.LEAF), (1, _divide_plan.WIDE), (many, 40)):
-        d, e = torch.zeros(1, n).expand(batch, n), torch.zeros(1, n - 1).expand(batch, n - 1)
-        _divide_plan.tridiagonal(d, e)
-        _divide_plan.bidiagonal(d, e)
+    """A leaf alone, nodes that merge in one launch and others."""
+    for n in (3, 8, 16, 32, 33, _divide_plan.SMALL + 1):
+        _divide_plan.tridiagonal(torch.zeros(1, n), torch.zeros(1, n - 1))
+        _divide_plan.bidiagonal(torch.zeros(1, n), torch.zeros(1, n - 1))
 
 
 def run_gated_delta() -> None:
@@ -237,11 +252,11 @@ def all_launches() -> dict[str, set[Launch]]:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
                     found.setdefault(launch.shader, set()).add(launch)
-            for plans in (run_qr, run_eigh):
+            for plans in (run_qr, run_bidiagonal, run_eigh, run_eig):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
-        for plans in (run_divide, run_elementwise, run_gated_delta):
-            for launch in recorded(plans, side_by_side=True):
+        for single in (run_divide, run_elementwise, run_gated_delta):
+            for launch in recorded(single, side_by_side=True):
                 found.setdefault(launch.shader, set()).add(launch)
     return found
 

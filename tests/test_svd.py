@@ -14,12 +14,12 @@ from mpslinalg.testing import compare
 from tests import lapack
 from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on
 
-SHAPES = ((1, 1), (5, 3), (3, 5), (40, 4), (2, 3, 4, 2), (2, 1, 2, 9, 34), (6, 8, 8))
+SHAPES = ((1, 1), (5, 3), (3, 5), (40, 4), (2, 3, 4, 2), (2, 1, 2, 9, 34), (6, 8, 8), (2, 36, 34))
 each_single = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 each_full = pytest.mark.parametrize("full", [True, False], ids=["full", "reduced"])
 kernels = pytest.mark.usefixtures("kernels")
-# One width of a team, tall and wide, and QR first.
-REGIMES = ((5, 3), (3, 5), (40, 4))
+# One width of a team, tall and wide, QR first, and blocks of columns.
+REGIMES = ((5, 3), (3, 5), (40, 4), (35, 35))
 
 
 @kernels
@@ -63,7 +63,7 @@ def test_empty(dtype: torch.dtype, shape: tuple[int, ...], full: bool, device: s
 
 @kernels
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 2, 5, 35)], ids=name)
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 2, 5, 35), (1, 2, 34, 34)], ids=name)
 @each_single
 def test_views(dtype: torch.dtype, shape: tuple[int, ...], view: str, device: str) -> None:
     A = on(device, testing.random(shape, dtype))
@@ -88,13 +88,13 @@ def test_out(shape: tuple[int, ...], full: bool, device: str) -> None:
         assert got is given
         assert torch.equal(got, wanted)
         assert got.stride() == wanted.stride()
-    values = torch.empty(0, dtype=torch.float64 if device != "mps" else torch.float32).to(device)
+    values = expected.S.new_empty(0)
     assert LA.svdvals(A, out=values) is values
-    assert torch.equal(values, expected.S.to(values.dtype))
+    assert torch.equal(values, expected.S)
 
 
 @kernels
-@pytest.mark.parametrize("shape", [(3000, 20), (8, 3000), (40, 32)], ids=name)
+@pytest.mark.parametrize("shape", [(3000, 20), (8, 3000), (40, 32), (600, 40)], ids=name)
 @each_single
 def test_long(dtype: torch.dtype, shape: tuple[int, int], device: str) -> None:
     A = testing.random(shape, dtype) * torch.logspace(-30, 0, shape[1])
@@ -143,22 +143,24 @@ def test_drivers(driver: str | None, device: str) -> None:
         assert LA.svdvals(A.cpu(), driver=driver).shape == (3,)
 
 
-def test_sizes_without_kernels(device: str) -> None:
-    A = on(device, testing.random((33, 40), torch.float32))
-    words = "the kernels take matrices of at most 32 rows or columns, not 33 x 40"
-    for function in (LA.svd, LA.svdvals):
-        called = function.__name__
-        with LA.use("kernels"):
-            with pytest.raises(NotImplementedError, match=rf"^mpslinalg\.{called}: {words}"):
-                function(A)
-            assert LA.which(called, A) == f"{called}: raises NotImplementedError: {words}"
-            assert LA.which(called, A[:32]).endswith("svd_simd of R, matmul") or called == "svdvals"
-        with LA.use("auto"):
-            assert LA.which(called, A) == f"{called}: torch.linalg on {device}: {words}"
-            function(A)
-        with LA.use("torch"):
-            assert LA.which(called, A) == f"{called}: torch.linalg on {device}: use('torch')"
-            function(A)
+@pytest.mark.parametrize(
+    ("shape", "of_svd", "of_svdvals"),
+    [
+        ((40, 20), "qr_group, svd_simd of R, matmul", "qr_group, svd_simd of R"),
+        ((1, 64, 64), "svd_within, svd_between", "svd_within, svd_between"),
+        ((40, 35), "svd_within, svd_between of R, matmul", "svd_within, svd_between of R"),
+        ((8, 65, 65), "bidiagonal_group, divide, qr_apply", "tridiagonal_values"),
+        ((8, 900, 257), "bidiagonal_group, divide, qr_apply", "tridiagonal_values"),
+    ],
+    ids=name,
+)
+def test_which(shape: tuple[int, ...], of_svd: str, of_svdvals: str, device: str) -> None:
+    A = on(device, torch.empty(shape))
+    with LA.use("kernels"):
+        assert LA.which("svd", A).endswith(of_svd)
+        assert LA.which("svdvals", A).endswith(of_svdvals)
+    with LA.use("torch"):
+        assert LA.which("svd", A) == f"svd: torch.linalg on {device}: use('torch')"
 
 
 @kernels

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from mpslinalg import testing
-from mpslinalg.testing import EIGH_THRESHOLD, LU_THRESHOLD, Matrix
+from mpslinalg.testing import EIG_THRESHOLD, EIGH_THRESHOLD, LU_THRESHOLD, Matrix
 from tests import lapack
 
 DTYPES = (torch.float32, torch.complex64, torch.float64, torch.complex128)
@@ -271,6 +271,50 @@ def test_eigh_ratio(n: int, dtype: torch.dtype) -> None:
     if n > 1:
         L, V = lapack.eigh(matrices["random"])
         assert testing.eigh_ratio(matrices["random"], L[::-1], V[:, ::-1]) == np.inf
+
+
+@each_dtype
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_eig_ratio(n: int, dtype: torch.dtype) -> None:
+    eps = torch.finfo(dtype).eps
+    matrices = {M.name: M.A for M in testing.nonsymmetric(n, dtype)}
+    assert len(matrices) == 21
+    for name, A in matrices.items():
+        L, V = lapack.eig(A)
+        assert testing.eig_ratio(A, L, V) < 8, name
+        size = float(A.abs().sum(0).max())
+        if size > 0:
+            assert testing.eig_ratio(A, L + 30 * n * eps * size, V) > EIG_THRESHOLD, name
+        assert testing.eig_ratio(A, L, V * (1 + 20 * eps)) > EIG_THRESHOLD, name
+    L, V = lapack.eig(matrices["random"])
+    V[0, 0] = np.nan
+    assert testing.eig_ratio(matrices["random"], L, V) == np.inf
+    assert testing.eig_ratio(np.empty((3, 0, 0)), np.empty((3, 0)), np.empty((3, 0, 0))).max() == 0
+
+
+@each_dtype
+def test_families_of_nonsymmetric_eigenproblems(dtype: torch.dtype) -> None:
+    eps, tiny = torch.finfo(dtype).eps, torch.finfo(dtype).tiny
+    n = 9
+    for name, A, _ in testing.nonsymmetric(n, dtype):
+        a = A.to(torch.complex128).numpy()
+        size = {"near_overflow": eps / tiny, "near_underflow": tiny / eps}
+        scale = next((s for words, s in size.items() if words in name), 1.0)
+        scale *= eps if name == "skewed_near_overflow" else 1.0
+        values = np.sort(np.abs(np.linalg.eigvals(a / scale)))
+        if name in ("diagonal_arithmetic", "unitary_arithmetic", "diagonal_near_overflow"):
+            assert values == pytest.approx(np.linspace(eps, 1, n), abs=1e-3), name
+        elif "circle" in name:
+            expected = np.ones(n)
+            # Of an odd number of conjugate pairs the last is one cosine.
+            expected[0] = values[0] if not dtype.is_complex else 1.0
+            assert values == pytest.approx(expected, abs=0.4 if "skewed" in name else 0.02), name
+        elif name.startswith("bordered"):
+            assert not a[:2].any()
+            assert not a[-1].any()
+            assert not a[:, 0].any()
+            assert not a[:, -2:].any()
+            assert a.any()
 
 
 def test_inverse_ratio_by_hand() -> None:

@@ -11,7 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from mpslinalg import _doctor
-from mpslinalg._demo import gated_delta, longley, nile, power_grid, tides
+from mpslinalg._demo import (
+    gated_delta,
+    iris,
+    longley,
+    nile,
+    power_grid,
+    spectrum,
+    tides,
+    water,
+    wilkinson,
+)
 from mpslinalg._demo.report import Report
 
 # One module a study.
@@ -20,6 +30,10 @@ CASES = {
     "nile": nile.run,
     "longley": longley.run,
     "tides": tides.run,
+    "iris": iris.run,
+    "spectrum": spectrum.run,
+    "water": water.run,
+    "wilkinson": wilkinson.run,
     "gated-delta": gated_delta.run,
 }
 

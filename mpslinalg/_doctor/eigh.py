@@ -17,4 +17,4 @@ def _ratios(device: torch.device, dtype: torch.dtype, n: int) -> dict[str, float
     }
 
 
-FAMILY = Family(sizes=(3, 8, 16, 32), ratios=_ratios)
+FAMILY = Family(sizes=(3, 8, 16, 32, 100, 300), ratios=_ratios)

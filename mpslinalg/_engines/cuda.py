@@ -18,6 +18,8 @@ from torch._C._dynamo import guards
 
 from . import cache, source
 from .engine import Argument, Engine, Launch, Launcher
+from .graph import Graphs
+from .program import Program
 from .source import Buffer, Index, ShaderError, Signature
 
 # Threads that search info for an error: enough to read as fast as memory allows.
@@ -343,6 +345,9 @@ class CudaEngine(Engine):
     name = "cuda"
     side_by_side = True
 
+    def __init__(self) -> None:
+        self._graphs = Graphs()
+
     @functools.cached_property
     def _info_any(self) -> _CudaLauncher:
         return self.compile("info", "info_any", ("int",))
@@ -360,6 +365,13 @@ class CudaEngine(Engine):
 
     def queue(self, device: torch.device) -> int:
         return _stream(device.index)
+
+    def run_long(
+        self, program: Program, tensors: list[torch.Tensor], device: torch.device
+    ) -> list[torch.Tensor]:
+        """Run a program of many launches, as a graph from its second repetition on."""
+        found = self._graphs.run(program, tensors, device)
+        return super().run_long(program, tensors, device) if found is None else found
 
     def any_nonzero(self, info: torch.Tensor) -> bool:
         """Whether any entry is nonzero; waits for the stream.

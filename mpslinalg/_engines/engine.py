@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from .program import Program
 
 Argument = Tensor | int | float
 # Queues a launch again, given a program's tensors, where each begins, and the device's queue.
@@ -70,6 +74,13 @@ class Engine(ABC):
     def queue(self, device: torch.device) -> int:
         """The handle of what launches are queued in now, for an engine whose launches need it."""
         return 0
+
+    def run_long(
+        self, program: Program, tensors: list[Tensor], device: torch.device
+    ) -> list[Tensor]:
+        """Run a program of many launches; returns its tensors."""
+        program.launch(tensors, device)
+        return tensors
 
     def any_nonzero(self, info: Tensor) -> bool:
         """Whether any entry is nonzero; waits for the device."""

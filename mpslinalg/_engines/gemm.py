@@ -56,7 +56,7 @@ class _Gemm(Launcher):
 _GEMM = _Gemm()
 
 
-def gemm(C: Tensor, D: Tensor, A: Tensor, B: Tensor, beta: int, alpha: int) -> None:
+def gemm(C: Tensor, D: Tensor, A: Tensor, B: Tensor, beta: float, alpha: float) -> None:
     """C := beta D + alpha A B in full float32 precision; with beta = 0, D need not be set."""
     layouts = ((x.shape, x.stride(), x.is_conj()) for x in (C, D, A, B))
     arguments = (C, D, A, B, beta, alpha, *layouts)

@@ -7,6 +7,7 @@ on an H200 a factorisation of small matrices takes the host a third of the time 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,12 +47,15 @@ Check = Callable[[Tensor], None]
 Grid = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+# A program of so many launches is one that the device may wait for the host in.
+LONG = 100
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Program:
     """What to do again; its tensors are the arguments, then what it allocates."""
 
-    allocate: Callable[..., Tensor]
-    queue: Callable[[torch.device], int]
+    engine: Engine
     allocations: Sequence[Allocation]
     launches: Sequence[Launch]
     checks: Sequence[tuple[int, Check]]
@@ -61,20 +65,44 @@ class Program:
 
     def run(self, tensors: list[Tensor], device: torch.device) -> Any:
         """The results for other arguments of the same kind."""
-        allocate = self.allocate
-        for allocation in self.allocations:
-            tensors.append(allocate(*allocation, device))
-        # Asked for once: a plan for one large matrix has thousands of launches.
-        starts = [tensor.data_ptr() for tensor in tensors]
-        queue = self.queue(device)
-        for launch in self.launches:
-            launch(tensors, starts, queue)
+        if len(self.launches) < LONG:
+            self.launch(tensors, device)
+        else:
+            tensors = self.engine.run_long(self, tensors, device)
         for place, check in self.checks:
             check(tensors[place])
         results = self.results
         return self.returned(
             [r.of(tensors) if isinstance(r, View) else tensors[r] for r in results]
         )
+
+    def launch(self, tensors: list[Tensor], device: torch.device) -> None:
+        """Allocate, behind the arguments in `tensors`, and queue the launches."""
+        self.allocate(tensors, device)
+        self.queue(tensors, device)
+
+    def allocate(self, tensors: list[Tensor], device: torch.device) -> None:
+        allocate = self.engine.allocate
+        for allocation in self.allocations:
+            tensors.append(allocate(*allocation, device))
+
+    def queue(self, tensors: Sequence[Tensor], device: torch.device) -> None:
+        # Asked for once: a plan for one large matrix has thousands of launches.
+        starts = [tensor.data_ptr() for tensor in tensors]
+        queue = self.engine.queue(device)
+        for launch in self.launches:
+            launch(tensors, starts, queue)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are allocated."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, _, dtype in self.allocations)
+
+    @property
+    def kept(self) -> set[int]:
+        """The tensors that are looked at once all is queued."""
+        places = {r.tensor if isinstance(r, View) else r for r in self.results}
+        return places | {place for place, _ in self.checks}
 
 
 def _only(results: list[Tensor]) -> Tensor:
@@ -131,8 +159,7 @@ class Recording:
             values = arguments[len(buffers) :]
             launches.append(launcher.bound(parts, values, threads, group, buffers[0].device))
         return Program(
-            engine.allocate,
-            engine.queue,
+            engine,
             [allocation for _, allocation in self.allocated],
             launches,
             [(places[_memory(tensor)], check) for tensor, check in self.checks],

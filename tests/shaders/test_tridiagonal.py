@@ -39,6 +39,17 @@ def test_values(dtype: torch.dtype, n: int, device: str) -> None:
 
 
 @each_real
+def test_pivots_that_are_zero(dtype: torch.dtype, device: str) -> None:
+    """The first numbers that are tried are eigenvalues, of the whole or of its leading part."""
+    d = torch.tensor([[0.0, -2, 1, 2, -1], [1, 0, -1, 0, 0]], dtype=dtype)
+    e = torch.tensor([[0.0, 0, 0, 0], [1, 0, 1, 1]], dtype=dtype)
+    found = _tridiagonal_plan.values(on(device, d), on(device, e)).cpu().double().numpy()
+    for i in range(2):
+        expected = scipy.linalg.eigvalsh_tridiagonal(d[i].double().numpy(), e[i].double().numpy())
+        assert np.abs(found[i] - expected).max() <= 4 * torch.finfo(dtype).eps
+
+
+@each_real
 @pytest.mark.parametrize("n", [4, 17])
 def test_a_zero_diagonal_defines_small_values(dtype: torch.dtype, n: int, device: str) -> None:
     """Singular values of a graded bidiagonal matrix, each to a few of its own roundings."""

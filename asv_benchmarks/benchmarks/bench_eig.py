@@ -1,0 +1,5 @@
+from . import common
+
+
+class Eig(common.suite("eig")):
+    pass
