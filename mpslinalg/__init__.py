@@ -3,6 +3,7 @@
 from torch.linalg import LinAlgError as LinAlgError  # type: ignore[attr-defined]
 
 from mpslinalg import gated_delta as gated_delta
+from mpslinalg import special as special
 from mpslinalg._cholesky import cholesky as cholesky
 from mpslinalg._cholesky import cholesky_ex as cholesky_ex
 from mpslinalg._cholesky import cholesky_inverse as cholesky_inverse
@@ -13,6 +14,15 @@ from mpslinalg._eig import eig as eig
 from mpslinalg._eig import eigvals as eigvals
 from mpslinalg._eigh import eigh as eigh
 from mpslinalg._eigh import eigvalsh as eigvalsh
+from mpslinalg._elementwise import eq as eq
+from mpslinalg._elementwise import frexp as frexp
+from mpslinalg._elementwise import ge as ge
+from mpslinalg._elementwise import gt as gt
+from mpslinalg._elementwise import heaviside as heaviside
+from mpslinalg._elementwise import le as le
+from mpslinalg._elementwise import logspace as logspace
+from mpslinalg._elementwise import lt as lt
+from mpslinalg._elementwise import ne as ne
 from mpslinalg._householder import geqrf as geqrf
 from mpslinalg._householder import householder_product as householder_product
 from mpslinalg._householder import ormqr as ormqr

@@ -199,10 +199,14 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     regime: Any = getattr(module, "regime", None)
     # A module of functions of tensors of any shape says by `what_runs` what does.
     what_runs: Any = getattr(module, "what_runs", None)
-    if regime is None and what_runs is None:
+    # A module of functions that take no matrices says itself what they run.
+    describe: Any = getattr(module, "describe", None)
+    if regime is None and what_runs is None and describe is None:
         raise ValueError(f"mpslinalg.which: mpslinalg has no function {name!r}")
     given = inspect.signature(function).bind(*args, **kwargs)
     given.apply_defaults()
+    if describe is not None:
+        return f"{name}: {describe(function.__name__, given.arguments)}"
     first = next(iter(given.arguments.values()))
     if what_runs is not None:
         return f"{name}: {_any_shape(first, what_runs(function.__name__, given.arguments))}"

@@ -69,8 +69,17 @@ OTHERS = {
     "bincount",
     "cholesky_inverse",
     "cholesky_solve",
+    "eq",
+    "frexp",
+    "ge",
     "geqrf",
+    "gt",
+    "heaviside",
+    "le",
+    "logspace",
+    "lt",
     "lu_unpack",
+    "ne",
     "ormqr",
     "put",
     "put_",
@@ -96,7 +105,7 @@ def torch_signature(name: str) -> inspect.Signature:
         parameters = re.search(r"\((.*?)\) ->", line)
         assert parameters is not None
         text = re.sub(r"\b(bool|Tensor) ", "", parameters[1])
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = {"torch": torch}
     exec(f"def function({text}): ...", scope)
     return inspect.signature(scope["function"])
 

@@ -22,6 +22,7 @@ from mpslinalg import (
     _divide_plan,
     _eig_plan,
     _eigh_plan,
+    _elementwise_plan,
     _engines,
     _gated_delta_plan,
     _indexing,
@@ -34,6 +35,7 @@ from mpslinalg import (
     _qr_pivoted_plan,
     _qr_plan,
     _solve_plan,
+    _special_plan,
     _svd_plan,
     _triangular_plan,
 )
@@ -236,6 +238,25 @@ def run_indexing() -> None:
             _indexing_plan.bincount(torch.tensor([0, high], dtype=dtype), None, 0)
 
 
+def run_elementwise() -> None:
+    """Every operation on the bits of every width, every special function."""
+    for dtype in _elementwise_plan.REALS:
+        if dtype == torch.float64:
+            continue
+        x = torch.zeros(2, dtype=dtype)
+        _elementwise_plan.compare(x, x, 0, "eq")
+        _elementwise_plan.heaviside(x, x)
+        _elementwise_plan.logspace(x, 0, 1, 2, 2)
+        if dtype.is_floating_point:
+            _elementwise_plan.frexp(x)
+    x = torch.zeros(2)
+    for name, order in product(_special_plan.POLYNOMIALS, (0, 1)):
+        _special_plan.polynomial(x, x, 0, name, order)
+    _special_plan.airy(x, 0)
+    for name in ("log_ndtr", "hazard", "ndtri"):
+        _special_plan.normal(x, name)
+
+
 @functools.cache
 def all_launches() -> dict[str, set[Launch]]:
     """All launches of all plans, by shader."""
@@ -251,7 +272,7 @@ def all_launches() -> dict[str, set[Launch]]:
             for plans in (run_qr, run_bidiagonal, run_eigh, run_eig):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
-        for single in (run_divide, run_gated_delta, run_indexing):
+        for single in (run_divide, run_elementwise, run_gated_delta, run_indexing):
             for launch in recorded(single, side_by_side=True):
                 found.setdefault(launch.shader, set()).add(launch)
     return found

@@ -63,6 +63,7 @@ MPSL_PER_TYPE(float)
 MPSL_PER_TYPE(double)
 #undef MPSL_PER_TYPE
 
+MPSL_INLINE ulong mulhi(ulong a, ulong b) { return ulong((unsigned __int128)a * b >> 64); }
 MPSL_INLINE float fabs(float x) { return __builtin_fabsf(x); }
 MPSL_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
 MPSL_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }

@@ -9,6 +9,7 @@
 // The rest of the mathematics has Metal's names and overloads in CUDA already.
 MPSL_INLINE float frexp(float x, int& k) { return frexpf(x, &k); }
 MPSL_INLINE double frexp(double x, int& k) { return frexp(x, &k); }
+MPSL_INLINE ulong mulhi(ulong a, ulong b) { return __umul64hi(a, b); }
 
 MPSL_INLINE half::operator float() const {
   float x;
