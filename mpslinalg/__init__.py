@@ -3,6 +3,7 @@
 from torch.linalg import LinAlgError as LinAlgError  # type: ignore[attr-defined]
 
 from mpslinalg import gated_delta as gated_delta
+from mpslinalg import special as special
 from mpslinalg._cholesky import cholesky as cholesky
 from mpslinalg._cholesky import cholesky_ex as cholesky_ex
 from mpslinalg._cholesky import cholesky_inverse as cholesky_inverse
@@ -13,11 +14,24 @@ from mpslinalg._eig import eig as eig
 from mpslinalg._eig import eigvals as eigvals
 from mpslinalg._eigh import eigh as eigh
 from mpslinalg._eigh import eigvalsh as eigvalsh
+from mpslinalg._elementwise import eq as eq
+from mpslinalg._elementwise import frexp as frexp
+from mpslinalg._elementwise import ge as ge
+from mpslinalg._elementwise import gt as gt
+from mpslinalg._elementwise import heaviside as heaviside
+from mpslinalg._elementwise import le as le
+from mpslinalg._elementwise import logspace as logspace
+from mpslinalg._elementwise import lt as lt
+from mpslinalg._elementwise import ne as ne
 from mpslinalg._enable import disable as disable
 from mpslinalg._enable import enable as enable
 from mpslinalg._householder import geqrf as geqrf
 from mpslinalg._householder import householder_product as householder_product
 from mpslinalg._householder import ormqr as ormqr
+from mpslinalg._indexing import bincount as bincount
+from mpslinalg._indexing import put as put
+from mpslinalg._indexing import put_ as put_
+from mpslinalg._indexing import take as take
 from mpslinalg._inverse import inv as inv
 from mpslinalg._inverse import inv_ex as inv_ex
 from mpslinalg._ldl import ldl_factor as ldl_factor
@@ -30,7 +44,15 @@ from mpslinalg._lu import lu_factor as lu_factor
 from mpslinalg._lu import lu_factor_ex as lu_factor_ex
 from mpslinalg._lu import lu_solve as lu_solve
 from mpslinalg._lu import lu_unpack as lu_unpack
+from mpslinalg._matrix_functions import matrix_exp as matrix_exp
 from mpslinalg._matrix_functions import matrix_sqrth as matrix_sqrth
+from mpslinalg._matrix_products import cross as cross
+from mpslinalg._matrix_products import diagonal as diagonal
+from mpslinalg._matrix_products import matmul as matmul
+from mpslinalg._matrix_products import matrix_power as matrix_power
+from mpslinalg._matrix_products import multi_dot as multi_dot
+from mpslinalg._matrix_products import vander as vander
+from mpslinalg._matrix_products import vecdot as vecdot
 from mpslinalg._norms import cond as cond
 from mpslinalg._norms import matrix_norm as matrix_norm
 from mpslinalg._pinv import matrix_rank as matrix_rank
@@ -44,4 +66,8 @@ from mpslinalg._solve import solve as solve
 from mpslinalg._solve import solve_ex as solve_ex
 from mpslinalg._svd import svd as svd
 from mpslinalg._svd import svdvals as svdvals
+from mpslinalg._tensor_equations import tensorinv as tensorinv
+from mpslinalg._tensor_equations import tensorsolve as tensorsolve
 from mpslinalg._triangular import solve_triangular as solve_triangular
+from mpslinalg._vector_norms import norm as norm
+from mpslinalg._vector_norms import vector_norm as vector_norm

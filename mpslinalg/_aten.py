@@ -25,6 +25,7 @@ from mpslinalg import (
     _ldl_plan,
     _lstsq,
     _lu_plan,
+    _matrix_exp_plan,
     _op,
     _out,
     _qr,
@@ -285,6 +286,11 @@ def _eigvals(A: Tensor) -> Any:
     L, _, info = _eig_plan.eig_op(A, False)
     _eig.check_info(info, "linalg.eigvals", A)
     return L
+
+
+@_does("linalg_matrix_exp", "matrix_exp")
+def _matrix_exp(A: Tensor) -> Any:
+    return _matrix_exp_plan.matrix_exp_op(A)
 
 
 @_does("linalg_lstsq", "lstsq", _check.matrix)

@@ -36,7 +36,8 @@ def leaves(n: int) -> tuple[int, int]:
 def tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     """Ascending w and orthonormal Z of the tridiagonal T = Z diag(w) Z^T.
 
-    d (batch, n) is its diagonal, e (batch, n - 1) what is beside it, both contiguous.
+    d (batch, n) is its diagonal, e (batch, n - 1) what is beside it, both contiguous;
+    the largest entry is near 1, and what is not finite counts as zero.
     """
     batch, n = d.shape
     levels, rows = leaves(n)
@@ -57,7 +58,8 @@ def tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
 def bidiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U, s and V of the upper bidiagonal B = U diag(s) V^T: s descends, U and V are orthonormal.
 
-    d (batch, n) is its diagonal, e (batch, n - 1) what is above it, both contiguous.
+    d (batch, n) is its diagonal, e (batch, n - 1) what is above it, both contiguous;
+    the largest entry is near 1, and what is not finite counts as zero.
     """
     batch, n = d.shape
     levels, rows = leaves(n)

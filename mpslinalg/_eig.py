@@ -179,8 +179,8 @@ def eig(A: Tensor, *, out: Any = None) -> Any:
     Returns:
         eigenvalues (*, n), complex, in no order, and eigenvectors (*, n, n), complex column-major
         matrices with columns of norm 1. Of a real matrix eigenvalues are real or in exact conjugate
-        pairs, that with the positive imaginary part first, and so are their vectors. Phases are
-        LAPACK's: the largest entry is real where the eigenvalue is not or the matrix is complex.
+        pairs, that with the positive imaginary part first, and so are their vectors. The largest
+        entry of each vector is real and positive.
         Differentiable where no eigenvalue is repeated; the loss must not depend on phases.
 
     Raises:

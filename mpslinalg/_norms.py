@@ -112,7 +112,7 @@ def _distinct(A: Tensor, dim: Any) -> bool:
     return inside and dim[0] % A.dim() != dim[1] % A.dim()
 
 
-def _widens(A: Tensor, dtype: Any) -> bool:
+def widens(A: Tensor, dtype: Any) -> bool:
     """Whether torch takes dtype to compute in."""
     if dtype is None:
         return True
@@ -173,10 +173,10 @@ def matrix_norm(
         and (A.is_floating_point() or A.is_complex())
         and _distinct(A, dim)
         and _check.flags(keepdim)
-        and _widens(A, dtype)
+        and widens(A, dtype)
         and (not spectral or (A.dtype if dtype is None else dtype) in _check.DTYPES)
     )
-    if not (accepted and _check.out(out, (A,), _real(A.dtype if dtype is None else dtype))):
+    if not (accepted and _check.out(out, (A,), real_dtype(A.dtype if dtype is None else dtype))):
         refused: Tensor = _check.refuse(
             torch.linalg.matrix_norm, A, ord, dim, keepdim, dtype=dtype, out=out
         )
@@ -191,7 +191,7 @@ def matrix_norm(
     return N if out is None else _out.write(N, out)
 
 
-def _real(dtype: torch.dtype) -> torch.dtype:
+def real_dtype(dtype: torch.dtype) -> torch.dtype:
     # torch.compile does not know dtype.to_real().
     return {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)
 
@@ -233,7 +233,7 @@ def cond(A: Tensor, p: int | float | str | None = None, *, out: Tensor | None = 
         isinstance(A, Tensor)
         and known
         and (_check.matrix(A) if rectangular or A.numel() == 0 else _check.square(A))
-        and _check.out_to_cast(out, (A,), _real(A.dtype))
+        and _check.out_to_cast(out, (A,), real_dtype(A.dtype))
         and not (isinstance(p, str) and not _check.square(A))
     ):
         given = () if p is None else (p,)
@@ -245,7 +245,7 @@ def cond(A: Tensor, p: int | float | str | None = None, *, out: Tensor | None = 
 
 def _condition(A: Tensor, order: Any) -> Tensor:
     if A.numel() == 0:
-        return A.new_zeros(A.shape[:-2], dtype=_real(A.dtype))
+        return A.new_zeros(A.shape[:-2], dtype=real_dtype(A.dtype))
     if order in SPECTRAL:
         S = _svd.svdvals(A)
         if order == "nuc":

@@ -31,7 +31,7 @@ CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
 # So does the SVD of a single matrix from so many rows and columns on: there by 1.8 to 6.5.
 CUDA_SINGLE = 256
 CUDA_SINGLE_WINS = frozenset(("svd", "svdvals"))
-CUDA_NOT_MEASURED = frozenset(("eig", "eigvals", "matrix_norm", "svd_lowrank"))
+CUDA_NOT_MEASURED = frozenset(("eig", "eigvals", "matrix_exp", "matrix_norm", "svd_lowrank"))
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 # What is a decomposition and a few products is as fast as its decomposition.
@@ -133,6 +133,13 @@ def kernels(name: str, A: Tensor, pivot: bool = True) -> bool:
     return kernels_win(name, A.device.type, shape[:-2].numel(), shape[-2], shape[-1])
 
 
+def kernels_for_any_shape(A: Any) -> bool:
+    """`kernels` of functions of tensors that need be no matrices: in auto, on Apple GPUs alone."""
+    if _blocks.count != 0 and mode.name != "auto":
+        return mode.name == "kernels" and isinstance(A, Tensor)
+    return bool(getattr(A, "is_mps", False))
+
+
 def _many_tiny(A: Tensor) -> bool:
     if A.dim() < 3 or A.shape[-1] > INV_CPU_N:
         return False
@@ -189,12 +196,20 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
         function = getattr(function, part, None)
     # A module of functions that run on kernels names the kernel of a size by `regime`.
     module = sys.modules.get(getattr(function, "__module__", ""))
-    regime = getattr(module, "regime", None)
-    if regime is None:
+    regime: Any = getattr(module, "regime", None)
+    # A module of functions of tensors of any shape says by `what_runs` what does.
+    what_runs: Any = getattr(module, "what_runs", None)
+    # A module of functions that take no matrices says itself what they run.
+    describe: Any = getattr(module, "describe", None)
+    if regime is None and what_runs is None and describe is None:
         raise ValueError(f"mpslinalg.which: mpslinalg has no function {name!r}")
     given = inspect.signature(function).bind(*args, **kwargs)
     given.apply_defaults()
+    if describe is not None:
+        return f"{name}: {describe(function.__name__, given.arguments)}"
     first = next(iter(given.arguments.values()))
+    if what_runs is not None:
+        return f"{name}: {_any_shape(first, what_runs(function.__name__, given.arguments))}"
     A, B = given.arguments.get("L", first), given.arguments.get("B")
     dtypes = getattr(module, "DTYPES", DTYPES)
     if not isinstance(A, Tensor) or A.dim() < 2 or A.dtype not in dtypes:
@@ -239,3 +254,14 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     kernel = regime(operation, A.dtype, math.prod(batch), m, n, k)
     engine = ENGINES[device].name + " engine" if device in ENGINES else f"no engine for {device}"
     return f"{name}: kernels ({engine}): {size} {dtype}, {kernel}"
+
+
+def _any_shape(A: Any, what_runs: str) -> str:
+    if not isinstance(A, Tensor):
+        return "raises torch's error: no tensor"
+    device = A.device.type
+    if not kernels_for_any_shape(A):
+        reason = "use('torch')" if mode.name == "torch" else "its own kernels do"
+        return f"torch on {device}: {reason}"
+    engine = ENGINES[device].name + " engine" if device in ENGINES else f"no engine for {device}"
+    return f"kernels ({engine}): {what_runs}"

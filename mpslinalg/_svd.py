@@ -278,7 +278,7 @@ def svdvals(A: Tensor, *, driver: str | None = None, out: Tensor | None = None) 
     if not (
         _check.matrix(A)
         and (driver is None or driver in DRIVERS)
-        and _check.out_to_cast(out, (A,), _REAL.get(A.dtype, A.dtype))
+        and _check.out(out, (A,), _REAL.get(A.dtype, A.dtype))
     ):
         given = _driver_for_torch(A, driver)
         refused: Tensor = _check.refuse(torch.linalg.svdvals, A, driver=given, out=out)

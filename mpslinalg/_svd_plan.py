@@ -11,25 +11,18 @@ from mpslinalg._simdgroups import lanes, whole
 
 # The shorter side of what one simdgroup takes, a column a lane; a longer side is reduced by QR.
 WIDTH = _qr_plan.WIDTH
-# The shorter side of what is taken by blocks of columns, at most 16 rows of a column a lane. Larger
-# matrices become bidiagonal, and a few of them earlier: rounds of rotations follow one another,
-# some 15 us each where there is little to do at once.
-MAX_WIDTH = 256
-FEW = 8
-FEW_WIDTH = 192
+# The shorter side of what is taken by blocks of columns, 8 or 16 rows of a column a lane. Larger
+# matrices become bidiagonal: on an H200 512 of 128 x 128 took 4 ms so and 30 by rotations, 4096 of
+# 64 x 64 took 7 and 27; but rotations find the small singular values of graded columns.
+MAX_WIDTH = 64
 # Sweeps until a matrix counts as one that does not converge, as jacobi.h has it.
 SWEEPS = 30
-
-
-def by_jacobi(batch: int, k: int) -> bool:
-    """Whether rotations of columns are what runs for this shorter side."""
-    return k <= (FEW_WIDTH if batch < FEW else MAX_WIDTH)
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     long, short = max(m, n), min(m, n)
-    if not by_jacobi(batch, short):
+    if short > MAX_WIDTH:
         return _bidiagonal_plan.regime(name, dtype, long, short)
     kernels = "svd_simd" if short <= WIDTH else "svd_within, svd_between"
     if long <= WIDTH or long == short:
@@ -52,7 +45,7 @@ def svd(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # A^T = X S Y^H, which needs no conjugate of A, makes A = conj(Y) S X^T.
     tall, X, Y = (matrices, left, right.mT) if m >= n else (matrices.mT, right.mT, left)
     size = tall.shape[0]
-    if not by_jacobi(size, k):
+    if k > MAX_WIDTH:
         _bidiagonal_plan.svd(tall, X, S.view(size, k), Y, info.view(size))
         return U, S, Vh, info
     if max(m, n) <= WIDTH:
@@ -105,9 +98,9 @@ def _blocks(A: Tensor, X: Tensor | None, S: Tensor, Y: Tensor | None, info: Tens
     batch, n, _ = A.shape
     vectors = X is not None
     T = scalar(A.dtype)
-    rows = 16 if A.dtype.itemsize == 4 else 8
-    team = (64 if n <= 64 else 128 if n <= 128 else MAX_WIDTH) // rows
-    width = _block_width(A.dtype.itemsize, rows * team)
+    # As svd_blocks.metal has them.
+    team = MAX_WIDTH // (16 if A.dtype.itemsize == 4 else 8)
+    width = 8 if A.dtype.itemsize > 8 else 16
     blocks = -(-n // width)
     blocks += blocks % 2
     U = empty(A.shape, A)
@@ -144,13 +137,6 @@ def _blocks(A: Tensor, X: Tensor | None, S: Tensor, Y: Tensor | None, info: Tens
     )  # fmt: skip
 
 
-def _block_width(itemsize: int, height: int) -> int:
-    """Columns of a block, as svd_blocks.metal has it."""
-    if itemsize * height > 2048:
-        return 4
-    return 8 if itemsize * height > 1024 or itemsize > 8 else 16
-
-
 def svdvals(A: Tensor) -> tuple[Tensor, Tensor]:
     """S and info."""
     S, info = _svdvals_fake(A)
@@ -161,7 +147,7 @@ def svdvals(A: Tensor) -> tuple[Tensor, Tensor]:
     if tall.shape[-2] < tall.shape[-1]:
         tall = tall.mT
     size, m, n = tall.shape
-    if not by_jacobi(size, n):
+    if n > MAX_WIDTH:
         _bidiagonal_plan.svdvals(tall, S.view(size, n), info.view(size))
         return S, info
     if m > max(n, WIDTH):

@@ -1,3 +1,5 @@
+#include "secular.h"
+
 // The power of two of a node of zeros: any number times it is none.
 constexpr constant int OF_ZERO = -4000;
 

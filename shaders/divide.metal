@@ -1,15 +1,17 @@
 #include "scalar.h"
-#include "householder.h"
 #include "secular.h"
 #include "deflation.h"
+
+// NaN has no place in any order: what is not finite counts as zero.
+template <typename T> inline T or_zero(T x) { return fabs(x) < T(INFINITY) ? x : T(0); }
 
 // What decouples rows beyond the n-th and sorts behind all others: more than any eigenvalue or
 // singular value.
 template <typename T> inline T bound(device const T* d, device const T* e, uint n, uint lane) {
   T largest = T(0);
   for (uint i = lane; i < n; i += 32u) {
-    const T off = i + 1 < n ? fabs(e[i]) : T(0);
-    largest = max(largest, max(fabs(d[i]), off));
+    const T off = i + 1 < n ? or_zero(e[i]) : T(0);
+    largest = max(largest, max(fabs(or_zero(d[i])), fabs(off)));
   }
   largest = simd_max(largest);
   return largest > T(0) ? T(4) * largest : T(1);
@@ -36,9 +38,9 @@ kernel void divide_leaves(
   const T padding = first + rows > n ? bound<T>(diagonal, off, n, lane) : T(0);
   const uint row = first + lane;
   const bool last = lane == rows - 1;
-  T before = SINGULAR == 0 && row > 0 && row < n ? off[row - 1] : T(0);
-  T after = row + 1 < n ? off[row] : T(0);
-  T middle = row < n ? diagonal[row] : padding;
+  T before = SINGULAR == 0 && row > 0 && row < n ? or_zero(off[row - 1]) : T(0);
+  T after = row + 1 < n ? or_zero(off[row]) : T(0);
+  T middle = row < n ? or_zero(diagonal[row]) : padding;
   if (last) {
     couplings[2 * leaf] = SINGULAR != 0 ? middle : fabs(after);
     couplings[2 * leaf + 1] = after;

@@ -33,16 +33,16 @@ inline void finish(
   const C value = eigenvalue<T, C>(H, stride, k, n);
   values[k] = failed ? C(R(NAN), R(NAN)) : scale(value, exponent);
   const bool second = k > 0 && is_pair<T>(H, stride, k - 1, n);
-  if (vectors && !second) {
+  device C* v = V + k * n;
+  // Of a matrix that did not converge neighbours are no pairs: each thread has its own column.
+  if (vectors && failed) {
+    for (uint i = 0; i < n; ++i) v[i] = C(R(NAN), R(NAN));
+  } else if (vectors && !second) {
     const bool first = is_pair<T>(H, stride, k, n);
-    device C* v = V + k * n;
     const uint last = back_substitute<T, C>(H, stride, n, k, value, x, step);
-    transform<T, C>(
-        Z, stride, n, x, step, last, scales, v, first || bool(scalar_traits<T>::complex));
-    for (uint i = 0; i < n; ++i) {
-      if (failed) v[i] = C(R(NAN), R(NAN));
-      if (first) v[n + i] = conj(v[i]);
-    }
+    const bool real = !first && !bool(scalar_traits<T>::complex);
+    transform<T, C>(Z, stride, n, x, step, last, scales, v, real);
+    for (uint i = 0; first && i < n; ++i) v[n + i] = conj(v[i]);
   }
 }
 

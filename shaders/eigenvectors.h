@@ -117,11 +117,12 @@ inline uint back_substitute(P H, uint stride, uint n, uint k, C value, Q x, uint
   return last;
 }
 
-// v = D Z x of norm 1: of a complex matrix or a conjugate pair with a largest entry that is real
-// and positive; others are real, up to what is left of the pairs that they were solved with.
+// v = D Z x of norm 1 with a largest entry that is real and positive. `real`: so are all entries,
+// up to rounding. Near a conjugate pair that may be as large as the vector, and is one as good: the
+// phase takes from both.
 template <typename T, typename C, typename P, typename Q, typename S>
 inline void transform(
-    P Z, uint stride, uint n, Q x, uint step, uint last, S scales, device C* v, bool turned) {
+    P Z, uint stride, uint n, Q x, uint step, uint last, S scales, device C* v, bool real) {
   typedef real_t<C> R;
   int top = -0x10000;
   for (uint i = 0; i < n; ++i) {
@@ -130,30 +131,30 @@ inline void transform(
     const R size = largest_part(entry);
     if (size > R(0)) top = max(top, exponent_of(size) + scales[i]);
   }
-  R squares = R(0);
-  R lost = R(0);
   R best = R(0);
   uint at = 0;
   for (uint i = 0; i < n; ++i) {
     const C entry = scale(v[i], scales[i] - top);
     v[i] = entry;
     const R square = square_of(entry);
-    // Kahan's sum: of many rows a plain one would be the largest error of the norm.
-    const R term = square - lost;
-    const R sum = squares + term;
-    lost = (sum - squares) - term;
-    squares = sum;
     if (square > best) {
       best = square;
       at = i;
     }
   }
-  const C phase = turned ? conj(direction(v[at])) : one<C>();
-  // The phase is not of modulus 1 to the last digit.
-  const R excess = fma(phase.x, phase.x, fma(phase.y, phase.y, R(-1)));
-  const R norm = sqrt(squares) * (R(1) + excess / R(2));
+  const C phase = conj(direction(v[at]));
+  R squares = R(0);
+  R lost = R(0);
   for (uint i = 0; i < n; ++i) {
-    const C entry = mul(phase, v[i]);
-    v[i] = C(entry.x / norm, i == at || !turned ? R(0) : entry.y / norm);
+    C entry = mul(phase, v[i]);
+    if (real || i == at) entry = from_real<C>(entry.x);
+    v[i] = entry;
+    // Kahan's sum: of many rows a plain one would be the largest error of the norm.
+    const R term = square_of(entry) - lost;
+    const R sum = squares + term;
+    lost = (sum - squares) - term;
+    squares = sum;
   }
+  const R norm = sqrt(squares);
+  for (uint i = 0; i < n; ++i) v[i] = C(v[i].x / norm, v[i].y / norm);
 }

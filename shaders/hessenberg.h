@@ -66,8 +66,9 @@ template <typename T> inline real_t<T> square_of(T a) { return real_part(mul(con
 // Passes over all rows after which balancing ends in any case; usual are two or three.
 constexpr constant int BALANCING_PASSES = 16;
 
-// D^-1 A D with the powers of two D = 2^scales that bring the norms of row i and column i, without
-// the diagonal, near each other (Osborne 1960, in the 2-norm: James, Langou, Lowery 2014).
+// D^-1 A D with the powers of two D = 2^scales that bring the norms of row i and column i near each
+// other (Osborne 1960). 2-norms with the diagonal: else entries that are rounding errors beside it
+// are scaled up (James, Langou, Lowery 2014).
 template <bool GROUP, typename T, typename P, typename Q>
 inline void balance(
     P A, uint stride, uint n, Q scales, thread const Crew& crew, threadgroup real_t<T>* partial) {
@@ -78,9 +79,8 @@ inline void balance(
   for (int pass = 0; pass < BALANCING_PASSES && changed; ++pass) {
     changed = false;
     for (uint i = 0; i < n; ++i) {
-      const bool counts = own < n && own != i;
-      R c = counts ? square_of(A[own + i * stride]) : R(0);
-      R r = counts ? square_of(A[i + own * stride]) : R(0);
+      R c = own < n ? square_of(A[own + i * stride]) : R(0);
+      R r = own < n ? square_of(A[i + own * stride]) : R(0);
       c = sum_of_all<GROUP>(c, crew, partial);
       r = sum_of_all<GROUP>(r, crew, partial);
       int e = 0;
@@ -94,7 +94,7 @@ inline void balance(
       }
       if (e != 0) {
         changed = true;
-        if (counts) {
+        if (own < n && own != i) {
           A[own + i * stride] = scale(A[own + i * stride], e);
           A[i + own * stride] = scale(A[i + own * stride], -e);
         }

@@ -124,12 +124,16 @@ template <typename R> inline Standard<R> standardized(R a, R b, R c, R d) {
   }
   // Equal entries on the diagonal, by the smaller angle; then either the pair is conjugate, or the
   // eigenvalues are equal up to rounding.
-  const R sigma = b + c;
-  const R length = sqrt(fma(sigma, sigma, (a - d) * (a - d)));
-  if (length > R(0)) {
+  const R largest = max(fabs(b + c), fabs(a - d));
+  if (largest > R(0)) {
+    // Both may be no more than rounding, whose squares underflow.
+    const int e = exponent_of(largest);
+    const R sigma = ldexp(b + c, -e);
+    const R difference = ldexp(a - d, -e);
+    const R length = sqrt(fma(sigma, sigma, difference * difference));
     const R cosine = sqrt((R(1) + fabs(sigma) / length) / R(2));
-    const R sine = (sigma < R(0) ? p : -p) / (length * cosine);
-    s = rotated(s, cosine, sine);
+    const R sine = difference / (R(2) * length * cosine);
+    s = rotated(s, cosine, sigma < R(0) ? sine : -sine);
   }
   s.a = (s.a + s.d) / R(2);
   s.d = s.a;

@@ -1,3 +1,6 @@
+#include "scalar.h"
+#include "householder.h"
+
 // The rank-one eigenproblem diag(poles) + z z^T of a node, and the SVD of M = [z^T; diag(poles)].
 
 // What the kernels of a level keep of a node, a merge of two halves: arrays of as many numbers as

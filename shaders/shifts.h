@@ -129,12 +129,13 @@ inline Bulge<T> first_bulge(P H, uint stride, uint k, Shift<T> shift) {
   return bulge;
 }
 
-// Whether a sweep may begin in row k, above which a small entry then remains where there was one.
+// Whether a sweep may begin in row k, above which a small entry then remains where there was one:
+// small beside the rows that the sweep turns, as those above may be larger by many powers of ten.
 template <typename T, typename P> inline bool may_begin(P H, uint stride, uint k, Shift<T> shift) {
   typedef real_t<T> R;
   P at = H + k * stride + k;
   const Bulge<T> bulge = first_bulge<T>(H, stride, k, shift);
-  const R around = cabs1(at[-1 - long(stride)]) + cabs1(at[0]) + cabs1(at[1 + stride]);
+  const R around = cabs1(at[0]) + cabs1(at[1 + stride]);
   return cabs1(at[-long(stride)]) * (cabs1(bulge.x[1]) + cabs1(bulge.x[2])) <=
          spacing<R>() * cabs1(bulge.x[0]) * around;
 }

@@ -6,17 +6,15 @@
 // Rows of a column that a lane holds; TEAM lanes have a pair of columns.
 template <typename T> inline constexpr int rows() { return sizeof(T) > 4 ? 8 : 16; }
 
-// Cosines up to this many unit roundoffs may be rounding.
+// Cosines up to this many unit roundoffs are left as they are; up to LIMIT they may be rounding.
+constexpr constant int SMALL = 4;
 constexpr constant int LIMIT = 16;
 
-// Rows that one threadgroup orders and completes, a row a thread.
-constexpr constant uint MAX_ROWS = 256;
+// Threads of the group that orders and completes the columns.
+constexpr constant uint FINISHING = 256;
 
-// Columns of a block, such that they take 16 KiB at most and the rotations of two blocks 8.
-template <typename T, int TEAM> inline constexpr int block_width() {
-  constexpr int bytes = int(sizeof(T)) * rows<T>() * TEAM;
-  return bytes > 2048 ? 4 : (bytes > 1024 || sizeof(T) > 8 ? 8 : 16);
-}
+// Columns of a block, such that the rotations of two blocks take 8 KiB at most.
+template <typename T> inline constexpr int block_width() { return sizeof(T) > 8 ? 8 : 16; }
 
 // Blocks of all columns, and one more where their number is odd: each meets another in a round.
 inline uint blocks_of(uint n, uint width) {
@@ -24,10 +22,10 @@ inline uint blocks_of(uint n, uint width) {
   return blocks + (blocks & 1);
 }
 
-// Row i of the COUNT that a lane has of a column: teams of a simdgroup begin at different rows, so
-// that they read different banks.
-template <int TEAM, int COUNT> inline uint row_of(uint i, uint team, uint place) {
-  return place + uint(TEAM) * (TEAM < 32 ? (i + team) % uint(COUNT) : i);
+// Entries from one column in threadgroup memory to the next, for TEAM lanes with COUNT rows each.
+// The gap lets the teams of a simdgroup, whose columns follow one another, read different banks.
+template <int TEAM, int COUNT> inline constexpr int pitch() {
+  return COUNT * TEAM + (TEAM < 32 ? TEAM : 0);
 }
 
 // 2^e for |e| <= 126.
@@ -56,13 +54,14 @@ template <typename R> struct Mixture {
 };
 
 // `columns` for those of A, each in units of its exponent, `turns` for V. Where a column shrinks
-// its new size is `uncertain`.
+// its new size is `uncertain`. `any`: whether a pair of the simdgroup moves.
 template <typename T> struct Turn {
   T phase;
   Mixture<real_t<T>> columns;
   Mixture<real_t<T>> turns;
   bool moves;
   bool uncertain;
+  bool any;
 };
 
 template <typename T>
@@ -125,7 +124,7 @@ inline Turn<T> meet(
   const Real cosine = q_norm > Real(0) ? size / (p_norm * q_norm) : Real(0);
   const Real quotient_of_norms = p_norm > Real(0) ? q_norm / p_norm : Real(0);
   const Real ratio = quotient_of_norms * q_unit;
-  const bool turning = cosine > unit_roundoff<Real>();
+  const bool turning = cosine > Real(SMALL) * unit_roundoff<Real>();
   const bool exchange = !ordered && ratio < Real(1) - Real(0x1p-16f);
   const Real difference = (Real(1) - ratio) * (Real(1) + ratio);
   const Real twice = Real(2) * ratio * cosine;
@@ -175,49 +174,59 @@ inline Turn<T> turn_pair(
     thread Size<real_t<T>>& high_size,
     int least,
     thread Progress& progress) {
-  const Turn<T> turn = meet<T, TEAM>(low, high, low_size, high_size, progress);
+  Turn<T> turn = meet<T, TEAM>(low, high, low_size, high_size, progress);
+  const bool any = simd_any(turn.moves);
+  turn.any = any;
+  if (any) {
 #pragma unroll
-  for (int i = 0; i < rows<T>(); ++i) blend(low[i], high[i], turn.phase, turn.columns);
-  if (simd_any(turn.uncertain)) {
-    measure<T, TEAM>(low, low_size, least);
-    measure<T, TEAM>(high, high_size, least);
+    for (int i = 0; i < rows<T>(); ++i) blend(low[i], high[i], turn.phase, turn.columns);
+    if (simd_any(turn.uncertain)) {
+      measure<T, TEAM>(low, low_size, least);
+      measure<T, TEAM>(high, high_size, least);
+    }
   }
   return turn;
 }
 
 // WIDTH columns from `first` on, all threads of the group together; what is outside is zero.
-template <typename T, int WIDTH, int HEIGHT>
+template <typename T, int TEAM, int WIDTH>
 inline void load_block(
     threadgroup T* tile, device const T* matrix, uint first, uint n, uint tid, uint threads) {
+  constexpr uint HEIGHT = rows<T>() * TEAM;
 #pragma unroll(1)
-  for (uint e = tid; e < uint(WIDTH * HEIGHT); e += threads) {
+  for (uint e = tid; e < WIDTH * HEIGHT; e += threads) {
     const uint row = e % HEIGHT;
-    const uint column = first + e / HEIGHT;
-    tile[e] = row < n && column < n ? matrix[column * n + row] : zero<T>();
+    const uint column = e / HEIGHT;
+    const bool inside = row < n && first + column < n;
+    tile[column * uint(pitch<TEAM, rows<T>()>()) + row] =
+        inside ? matrix[(first + column) * n + row] : zero<T>();
   }
 }
 
-template <typename T, int WIDTH, int HEIGHT>
+template <typename T, int TEAM, int WIDTH>
 inline void store_block(
     threadgroup const T* tile, device T* matrix, uint first, uint n, uint tid, uint threads) {
+  constexpr uint HEIGHT = rows<T>() * TEAM;
 #pragma unroll(1)
-  for (uint e = tid; e < uint(WIDTH * HEIGHT); e += threads) {
+  for (uint e = tid; e < WIDTH * HEIGHT; e += threads) {
     const uint row = e % HEIGHT;
-    const uint column = first + e / HEIGHT;
-    if (row < n && column < n) matrix[column * n + row] = tile[e];
+    const uint column = e / HEIGHT;
+    if (row < n && first + column < n) {
+      matrix[(first + column) * n + row] = tile[column * uint(pitch<TEAM, rows<T>()>()) + row];
+    }
   }
 }
 
 template <typename T, int TEAM, int COUNT>
-inline void read_tile(thread T (&x)[COUNT], threadgroup const T* column, uint team, uint place) {
+inline void read_tile(thread T (&x)[COUNT], threadgroup const T* column, uint place) {
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) x[i] = column[row_of<TEAM, COUNT>(uint(i), team, place)];
+  for (int i = 0; i < COUNT; ++i) x[i] = column[place + uint(i * TEAM)];
 }
 
 template <typename T, int TEAM, int COUNT>
-inline void write_tile(thread const T (&x)[COUNT], threadgroup T* column, uint team, uint place) {
+inline void write_tile(thread const T (&x)[COUNT], threadgroup T* column, uint place) {
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) column[row_of<TEAM, COUNT>(uint(i), team, place)] = x[i];
+  for (int i = 0; i < COUNT; ++i) column[place + uint(i * TEAM)] = x[i];
 }
 
 // The sizes of the columns in threadgroup memory, twice: what a round writes is read by the next.
@@ -237,9 +246,10 @@ template <typename R, int WIDTH> struct Sizes {
   }
 };
 
-// The size of a column that has come to threadgroup memory.
+// The size of a column that has come to threadgroup memory; returns whether it counts as zero now
+// and did not before.
 template <typename T, int TEAM, int WIDTH>
-inline void begin_column(
+inline bool begin_column(
     threadgroup T* tile,
     Sizes<real_t<T>, WIDTH> sizes,
     uint round,
@@ -248,17 +258,32 @@ inline void begin_column(
     int least,
     uint place) {
   T x[rows<T>()];
-  threadgroup T* entries = tile + column * uint(rows<T>() * TEAM);
-  read_tile<T, TEAM, rows<T>()>(x, entries, column, place);
+  threadgroup T* entries = tile + column * uint(pitch<TEAM, rows<T>()>());
+  read_tile<T, TEAM, rows<T>()>(x, entries, place);
   Size<real_t<T>> size = {real_t<T>(0), exponent};
   measure<T, TEAM>(x, size, least);
-  write_tile<T, TEAM, rows<T>()>(x, entries, column, place);
+  write_tile<T, TEAM, rows<T>()>(x, entries, place);
   if (place == 0) sizes.set(round, column, size);
+  return size.exponent == OF_ZERO && exponent != OF_ZERO;
 }
 
 // Rows of the rotations W of COUNT columns that a lane has; a team may have more lanes than rows.
 template <int TEAM, int COUNT> inline constexpr int turned_rows() {
   return COUNT > TEAM ? COUNT / TEAM : 1;
+}
+
+// The same rotation of two columns of W.
+template <typename T, int TEAM, int TURNED>
+inline void accumulate(
+    threadgroup T* low, threadgroup T* high, thread const Turn<T>& turn, uint place) {
+  T w_low[TURNED];
+  T w_high[TURNED];
+  read_tile<T, TEAM, TURNED>(w_low, low, place);
+  read_tile<T, TEAM, TURNED>(w_high, high, place);
+#pragma unroll
+  for (int k = 0; k < TURNED; ++k) blend(w_low[k], w_high[k], turn.phase, turn.turns);
+  write_tile<T, TEAM, TURNED>(w_low, low, place);
+  write_tile<T, TEAM, TURNED>(w_high, high, place);
 }
 
 // V := V W in the columns from `first` and from `second` on, COUNT / 2 of each. Every team has a
@@ -384,13 +409,13 @@ template <typename T, int TEAM>
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
-  constexpr int WIDTH = block_width<T, TEAM>();
+  constexpr int WIDTH = block_width<T>();
   constexpr uint HALF = WIDTH / 2;
-  constexpr int HEIGHT = rows<T>() * TEAM;
+  constexpr uint PITCH = pitch<TEAM, rows<T>()>();
   constexpr int TURNED = turned_rows<TEAM, WIDTH>();
-  constexpr uint STRIDE = TURNED * TEAM;
-  THREADGROUP_ARRAY(T, tile, (WIDTH * rows<T>() * TEAM));
-  THREADGROUP_ARRAY(T, W, (WIDTH * TURNED * TEAM));
+  constexpr uint STRIDE = pitch<TEAM, TURNED>();
+  THREADGROUP_ARRAY(T, tile, (WIDTH * pitch<TEAM, rows<T>()>()));
+  THREADGROUP_ARRAY(T, W, (WIDTH * pitch<TEAM, TURNED>()));
   THREADGROUP_ARRAY(Real, norms, (2 * WIDTH));
   THREADGROUP_ARRAY(int, scales, (2 * WIDTH));
   THREADGROUP_ARRAY(int, flags, 3);
@@ -420,19 +445,21 @@ template <typename T, int TEAM>
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (flags[2] != 0 && first < n) {
     const int least = exponent[n];
-    load_block<T, WIDTH, HEIGHT>(tile, columns, first, n, tid, HALF * TEAM);
+    load_block<T, TEAM, WIDTH>(tile, columns, first, n, tid, HALF * TEAM);
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    Progress progress = {false, false};
 #pragma unroll(1)
     for (uint other = 0; other < uint(WIDTH); other += HALF) {
       const uint i = other + team;
-      begin_column<T, TEAM, WIDTH>(
-          tile, sizes, 1, i, first + i < n ? exponent[first + i] : OF_ZERO, least, place);
+      const int before = first + i < n ? exponent[first + i] : OF_ZERO;
+      if (begin_column<T, TEAM, WIDTH>(tile, sizes, 1, i, before, least, place)) {
+        progress.changed = true;
+      }
       for (uint row = place; row < STRIDE; row += TEAM) {
         W[i * STRIDE + row] = row == i ? one<T>() : zero<T>();
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    Progress progress = {false, false};
 #pragma unroll(1)
     for (uint highest = 1; highest < uint(WIDTH); highest *= 2) {
 #pragma unroll(1)
@@ -442,22 +469,17 @@ template <typename T, int TEAM>
         const uint j = i ^ r;
         T low[rows<T>()];
         T high[rows<T>()];
-        read_tile<T, TEAM, rows<T>()>(low, tile + i * HEIGHT, team, place);
-        read_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
+        read_tile<T, TEAM, rows<T>()>(low, tile + i * PITCH, place);
+        read_tile<T, TEAM, rows<T>()>(high, tile + j * PITCH, place);
         Size<Real> low_size = sizes.at(r, i);
         Size<Real> high_size = sizes.at(r, j);
         const Turn<T> turn = turn_pair<T, TEAM>(low, high, low_size, high_size, least, progress);
-        write_tile<T, TEAM, rows<T>()>(low, tile + i * HEIGHT, team, place);
-        write_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
-        if (vectors != 0) {
-          T w_low[TURNED];
-          T w_high[TURNED];
-          read_tile<T, TEAM, TURNED>(w_low, W + i * STRIDE, team, place);
-          read_tile<T, TEAM, TURNED>(w_high, W + j * STRIDE, team, place);
-#pragma unroll
-          for (int k = 0; k < TURNED; ++k) blend(w_low[k], w_high[k], turn.phase, turn.turns);
-          write_tile<T, TEAM, TURNED>(w_low, W + i * STRIDE, team, place);
-          write_tile<T, TEAM, TURNED>(w_high, W + j * STRIDE, team, place);
+        if (turn.any) {
+          write_tile<T, TEAM, rows<T>()>(low, tile + i * PITCH, place);
+          write_tile<T, TEAM, rows<T>()>(high, tile + j * PITCH, place);
+        }
+        if (turn.any && vectors != 0) {
+          accumulate<T, TEAM, TURNED>(W + i * STRIDE, W + j * STRIDE, turn, place);
         }
         if (place == 0) {
           sizes.set(r + 1, i, low_size);
@@ -470,7 +492,7 @@ template <typename T, int TEAM>
     if (progress.unfinished) flags[1] = 1;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (flags[0] != 0) {
-      store_block<T, WIDTH, HEIGHT>(tile, columns, first, n, tid, HALF * TEAM);
+      store_block<T, TEAM, WIDTH>(tile, columns, first, n, tid, HALF * TEAM);
       if (tid < uint(WIDTH) && first + tid < n)
         exponent[first + tid] = sizes.at(WIDTH, tid).exponent;
       if (vectors != 0) {
@@ -503,12 +525,12 @@ template <typename T, int TEAM>
     uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
-  constexpr int WIDTH = block_width<T, TEAM>();
-  constexpr int HEIGHT = rows<T>() * TEAM;
+  constexpr int WIDTH = block_width<T>();
+  constexpr uint PITCH = pitch<TEAM, rows<T>()>();
   constexpr int TURNED = turned_rows<TEAM, 2 * WIDTH>();
-  constexpr uint STRIDE = TURNED * TEAM;
-  THREADGROUP_ARRAY(T, tile, (WIDTH * rows<T>() * TEAM));
-  THREADGROUP_ARRAY(T, W, (2 * WIDTH * TURNED * TEAM));
+  constexpr uint STRIDE = pitch<TEAM, TURNED>();
+  THREADGROUP_ARRAY(T, tile, (WIDTH * pitch<TEAM, rows<T>()>()));
+  THREADGROUP_ARRAY(T, W, (2 * WIDTH * pitch<TEAM, TURNED>()));
   THREADGROUP_ARRAY(Real, norms, (2 * WIDTH));
   THREADGROUP_ARRAY(int, scales, (2 * WIDTH));
   THREADGROUP_ARRAY(int, flags, 2);
@@ -529,54 +551,50 @@ template <typename T, int TEAM>
   if (info[matrix] == 1 && second < n) {
     const int least = exponent[n];
     T low[rows<T>()];
-    T w_low[TURNED];
-    load_block<T, WIDTH, HEIGHT>(tile, columns, first, n, tid, WIDTH * TEAM);
+    load_block<T, TEAM, WIDTH>(tile, columns, first, n, tid, WIDTH * TEAM);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    read_tile<T, TEAM, rows<T>()>(low, tile + team * HEIGHT, team, place);
-    Size<Real> low_size = {Real(0), exponent[first + team]};
+    read_tile<T, TEAM, rows<T>()>(low, tile + team * PITCH, place);
+    const int low_before = exponent[first + team];
+    Size<Real> low_size = {Real(0), low_before};
     measure<T, TEAM>(low, low_size, least);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    load_block<T, WIDTH, HEIGHT>(tile, columns, second, n, tid, WIDTH * TEAM);
+    load_block<T, TEAM, WIDTH>(tile, columns, second, n, tid, WIDTH * TEAM);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    begin_column<T, TEAM, WIDTH>(
-        tile, sizes, 0, team, second + team < n ? exponent[second + team] : OF_ZERO, least, place);
+    const int before = second + team < n ? exponent[second + team] : OF_ZERO;
+    const bool vanished = begin_column<T, TEAM, WIDTH>(tile, sizes, 0, team, before, least, place);
+    const bool low_vanished = low_size.exponent == OF_ZERO && low_before != OF_ZERO;
 #pragma unroll
     for (int k = 0; k < TURNED; ++k) {
-      const uint row = row_of<TEAM, TURNED>(uint(k), team, place);
-      w_low[k] = row == team ? one<T>() : zero<T>();
+      const uint row = place + uint(k * TEAM);
+      W[team * STRIDE + row] = row == team ? one<T>() : zero<T>();
       W[(WIDTH + team) * STRIDE + row] = row == WIDTH + team ? one<T>() : zero<T>();
     }
     if (tid == 0) flags[0] = flags[1] = 0;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    Progress progress = {false, false};
+    Progress progress = {vanished || low_vanished, false};
 #pragma unroll(1)
     for (uint r = 0; r < uint(WIDTH); ++r) {
       const uint j = team ^ r;
       T high[rows<T>()];
-      read_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
+      read_tile<T, TEAM, rows<T>()>(high, tile + j * PITCH, place);
       Size<Real> high_size = sizes.at(r, j);
       const Turn<T> turn = turn_pair<T, TEAM>(low, high, low_size, high_size, least, progress);
-      write_tile<T, TEAM, rows<T>()>(high, tile + j * HEIGHT, team, place);
-      if (vectors != 0) {
-        T w_high[TURNED];
-        read_tile<T, TEAM, TURNED>(w_high, W + (WIDTH + j) * STRIDE, team, place);
-#pragma unroll
-        for (int k = 0; k < TURNED; ++k) blend(w_low[k], w_high[k], turn.phase, turn.turns);
-        write_tile<T, TEAM, TURNED>(w_high, W + (WIDTH + j) * STRIDE, team, place);
+      if (turn.any) write_tile<T, TEAM, rows<T>()>(high, tile + j * PITCH, place);
+      if (turn.any && vectors != 0) {
+        accumulate<T, TEAM, TURNED>(W + team * STRIDE, W + (WIDTH + j) * STRIDE, turn, place);
       }
       if (place == 0) sizes.set(r + 1, j, high_size);
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
     if (progress.changed) flags[0] = 1;
     if (progress.unfinished) flags[1] = 1;
-    write_tile<T, TEAM, TURNED>(w_low, W + team * STRIDE, team, place);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (flags[0] != 0) {
-      store_block<T, WIDTH, HEIGHT>(tile, columns, second, n, tid, WIDTH * TEAM);
+      store_block<T, TEAM, WIDTH>(tile, columns, second, n, tid, WIDTH * TEAM);
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      write_tile<T, TEAM, rows<T>()>(low, tile + team * HEIGHT, team, place);
+      write_tile<T, TEAM, rows<T>()>(low, tile + team * PITCH, place);
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      store_block<T, WIDTH, HEIGHT>(tile, columns, first, n, tid, WIDTH * TEAM);
+      store_block<T, TEAM, WIDTH>(tile, columns, first, n, tid, WIDTH * TEAM);
       if (place == 0) {
         exponent[first + team] = low_size.exponent;
         if (second + team < n) exponent[second + team] = sizes.at(WIDTH, team).exponent;
@@ -624,10 +642,10 @@ kernel void svd_finish(
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
   typedef real_t<T> Real;
-  THREADGROUP_ARRAY(Real, norms, MAX_ROWS);
-  THREADGROUP_ARRAY(T, w, MAX_ROWS);
-  THREADGROUP_ARRAY(T, shares, MAX_ROWS);
-  THREADGROUP_ARRAY(uint, sources, MAX_ROWS);
+  THREADGROUP_ARRAY(Real, norms, FINISHING);
+  THREADGROUP_ARRAY(T, w, FINISHING);
+  THREADGROUP_ARRAY(T, shares, FINISHING);
+  THREADGROUP_ARRAY(uint, sources, FINISHING);
   THREADGROUP_ARRAY(Real, parts, 8);
   THREADGROUP_ARRAY(uint, chosen_rows, 8);
   device T* columns = X + ulong(matrix) * n * n;

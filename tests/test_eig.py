@@ -70,6 +70,19 @@ def test_threadgroups(dtype: torch.dtype, n: int, families: list[int], device: s
 
 
 @kernels
+@pytest.mark.parametrize("shape", [(16, 5, 5), (16, 12, 12), (4, 40, 40)], ids=name)
+@each_single
+def test_columns_of_other_scales(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+    A = testing.random(shape, dtype)
+    grades = torch.logspace(0, -20, shape[-1])
+    every_other = torch.arange(shape[-1]) % 2
+    for columns in (A * grades, A * every_other):
+        result = LA.eig(on(device, columns))
+        theirs = testing.eig_ratio(columns, *lapack.eig(columns))
+        compare(testing.eig_ratio(columns, *result), theirs, EIG_THRESHOLD)
+
+
+@kernels
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (0, 600, 600)], ids=name)
 @each_single
 def test_empty(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
@@ -112,6 +125,26 @@ def test_phases_are_lapacks(dtype: torch.dtype, n: int, device: str) -> None:
         largest = V[int(V[:, k].abs().argmax()), k]
         assert largest.imag == 0
         assert largest.real > 0 or not (dtype.is_complex or L[k].imag != 0)
+
+
+@kernels
+@each_single
+@pytest.mark.parametrize("n", [3, 6])
+def test_many_small_integers(dtype: torch.dtype, n: int, device: str) -> None:
+    """Sparse, skew and defective matrices, and triangles with rounding errors below."""
+    rng = np.random.default_rng(n)
+    size = (500, n, n)
+    X = rng.integers(-3, 4, size)
+    sparse = rng.integers(-1, 2, size) * (rng.random(size) < 0.25)
+    triangles = np.triu(rng.standard_normal(size)) + 1e-7 * rng.standard_normal(size)
+    made = (rng.integers(0, 2, size), sparse, X - X.swapaxes(1, 2), np.triu(X, 1), triangles)
+    A = torch.from_numpy(np.concatenate(made)).to(dtype)
+    if dtype.is_complex:
+        A[500:1000] *= torch.from_numpy(1j ** rng.integers(0, 4, size)).to(dtype)
+    ratios = testing.eig_ratio(A, *LA.eig(on(device, A)))
+    assert ratios[:2000].max() < EIG_THRESHOLD
+    # LAPACK's, too, are above where balancing scales a triangle.
+    assert np.sort(ratios[2000:])[-10] < EIG_THRESHOLD
 
 
 @kernels

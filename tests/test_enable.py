@@ -50,6 +50,7 @@ FUNCTIONS = {
     "_linalg_eigvals": ("linalg.eigvals",),
     # Only to out=.
     "linalg_eigvals": ("linalg.eigvals",),
+    "linalg_matrix_exp": ("matrix_exp",),
     "linalg_lstsq": ("linalg.lstsq",),
 }
 # torch declares no types for them.
@@ -311,6 +312,7 @@ DERIVATIVES: dict[str, Callable[[Tensor], Any]] = {
     "pinv": torch.linalg.pinv,
     "eigh": lambda A: torch.linalg.eigh(A + A.mH)[0],
     "eigvals": torch.linalg.eigvals,
+    "matrix_exp": torch.linalg.matrix_exp,
     "lstsq": lambda A: torch.linalg.lstsq(A, A.mT.cos())[0],
 }
 

@@ -567,3 +567,36 @@ def test_launched_variants_are_recorded(
 ) -> None:
     norm()
     assert launched == {("k", "norm", ("float2",))}
+
+
+@pytest.mark.usefixtures("checked")
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint32, torch.int64], ids=str
+)
+def test_integers_that_no_kernel_wrote_show(dtype: torch.dtype) -> None:
+    fresh = _engines.empty((3,), torch.ones(1), dtype).tolist()
+    # Nothing else stands for 111 in a bool.
+    unlikely = {True} if dtype == torch.bool else {_engines.UNWRITTEN, _engines.UNWRITTEN_NARROW}
+    assert set(fresh) <= unlikely
+
+
+@pytest.mark.parametrize(
+    ("written", "dtype"),
+    [
+        ("uchar", torch.uint8),
+        ("ushort", torch.int16),
+        ("uint", torch.int32),
+        ("ulong", torch.int64),
+    ],
+)
+def test_buffers_of_integers(written: str, dtype: torch.dtype) -> None:
+    """Signed tensors are the memory of unsigned buffers; others are refused."""
+    variant = _engines.kernel("elementwise", "elementwise_heaviside", written)
+    x = torch.tensor([-1, 0, 1]).to(dtype)
+    result = torch.zeros_like(x)
+    variant(x, x + 5, result, 0, 0, 1, threads=(3,), group=(32,))
+    assert result.tolist() == [1, 5, 1]
+    wrong = torch.zeros(3, dtype=torch.float16)
+    fresh = _engines.Kernel("elementwise", "elementwise_heaviside", (written,))
+    with pytest.raises(TypeError, match=f"x is to be {dtype} on cpu"):
+        fresh(wrong, x, result, 0, 0, 1, threads=(3,), group=(32,))

@@ -1,5 +1,6 @@
-"""matrix_sqrth held against SciPy."""
+"""matrix_sqrth and matrix_exp held against SciPy."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,12 @@ from mpslinalg import testing
 from mpslinalg.testing import compare
 from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on, random_definite
 
-pytestmark = pytest.mark.usefixtures("kernels")
+pytestmark = [
+    pytest.mark.usefixtures("kernels"),
+    # torch's own forward mode does what they warn of.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
 
 each_single = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 torch_lacks_it = pytest.mark.skipif(
@@ -142,3 +148,78 @@ def test_gradients_of_equal_eigenvalues(dtype: torch.dtype, device: str) -> None
     torch.testing.assert_close(gradient, W / 4)
     (second,) = torch.autograd.grad((D.conj() * gradient).sum().real, A)
     torch.testing.assert_close(second, -(D @ W + W @ D) / 64)
+
+
+@pytest.mark.parametrize("size", [0.005, 0.1, 0.3, 1.0, 3.0, 20.0])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 2, 20, 20)], ids=name)
+@pytest.mark.parametrize("dtype", SINGLES + DOUBLES, ids=name)
+def test_exp(dtype: torch.dtype, shape: tuple[int, ...], size: float, device: str) -> None:
+    A = testing.random(shape, dtype)
+    A = A * (size / torch.linalg.matrix_norm(A, 1, keepdim=True))
+    # Antisymmetric, so that it is well conditioned at every size.
+    A = A - A.mH
+    X = LA.matrix_exp(on(device, A))
+    assert (X.dtype, X.shape, X.stride()) == (A.dtype, A.shape, A.contiguous().stride())
+    error = np.abs(X.numpy(force=True) - scipy.linalg.expm(double(A))).max()
+    assert error <= 4 * max(size, 1) * shape[-1] ** 0.5 * torch.finfo(dtype).eps
+
+
+def test_exp_of_a_batch_of_many_scales(device: str) -> None:
+    scales = torch.tensor([0, 1e-30, 1e-3, 1, 30, 1e4])[:, None, None]
+    A = testing.random((5, 5), torch.float32)
+    A = (A - A.mT) * scales
+    X = LA.matrix_exp(on(device, A))
+    errors = np.abs(X.numpy(force=True) - scipy.linalg.expm(double(A))).max((1, 2))
+    assert (errors <= 2e-6 * np.maximum(scales.flatten().numpy(), 1)).all()
+    assert torch.equal(X[0].cpu(), torch.eye(5))
+
+
+def test_what_is_not_finite_spoils_no_other_exponential(device: str) -> None:
+    A = torch.zeros(4, 2, 2)
+    A[0, 0, 1], A[1] = 3.0, torch.diag(torch.tensor([-1e4, 1.0]))
+    A[2], A[3] = torch.nan, torch.inf
+    X = LA.matrix_exp(on(device, A)).cpu()
+    torch.testing.assert_close(X[0], torch.tensor([[1.0, 3.0], [0.0, 1.0]]))
+    torch.testing.assert_close(X[1], torch.diag(torch.tensor([0, math.e])), rtol=1e-3, atol=1e-6)
+    assert not X[2:].isfinite().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16], ids=name)
+def test_exp_in_half_precision(dtype: torch.dtype, device: str) -> None:
+    A = on(device, testing.random((3, 4, 4), torch.float32)).to(dtype)
+    assert torch.equal(LA.matrix_exp(A), LA.matrix_exp(A.float()).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", DOUBLES, ids=name)
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
+def test_derivative_of_exp(size: float, dtype: torch.dtype, device: str) -> None:
+    A, E = (testing.random((2, 5, 5), dtype, seed) * size / 5 for seed in (0, 1))
+    E = E * 1e-12
+    dX: Tensor = torch.func.jvp(LA.matrix_exp, (on(device, A),), (on(device, E),))[1]
+    pairs = zip(double(A), double(E), strict=True)
+    exact = np.stack([scipy.linalg.expm_frechet(a, e)[1] for a, e in pairs])
+    assert np.abs(double(dX) - exact).max() <= 1e-12 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("dtype", DOUBLES, ids=name)
+def test_gradients_of_exp(dtype: torch.dtype, device: str) -> None:
+    A = on(device, testing.random((3, 3), dtype)).requires_grad_()
+    assert torch.autograd.gradcheck(LA.matrix_exp, A, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(LA.matrix_exp, A, fast_mode=True)
+
+
+def test_exp_of_nothing(device: str) -> None:
+    for shape in ((0, 0), (0, 3, 3), (2, 0, 0)):
+        A = torch.empty(shape, device=device, requires_grad=True)
+        X = LA.matrix_exp(A)
+        assert X.shape == shape
+        X.sum().backward()  # type: ignore[no-untyped-call]
+
+
+def test_exp_compiled_and_checked(device: str) -> None:
+    A = on(device, testing.random((2, 3, 3), torch.float32))
+    compiled = torch.compile(LA.matrix_exp, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(A), LA.matrix_exp(A))
+    torch.library.opcheck(torch.ops.mpslinalg.matrix_exp.default, (A,))
+    assert torch.equal(torch.func.vmap(LA.matrix_exp)(A), LA.matrix_exp(A))
+    assert LA.which("matrix_exp", A).endswith(", matmul")

@@ -433,6 +433,41 @@ def test_views(
     assert near(on_metal(function, A, B), on_metal(function, *copies))
 
 
+POINTS = torch.linspace(0.05, 0.95, 12).view(3, 4)
+ELEMENTWISE: dict[str, Callable[[Tensor], Any]] = {
+    "frexp": lambda x: tuple(LA.frexp(x)),
+    "frexp of half": lambda x: tuple(LA.frexp(x.half())),
+    "heaviside": lambda x: LA.heaviside(x.half(), x[0].half()),
+    "lt": lambda x: LA.lt(x, 0.5),
+    "ge": lambda x: LA.ge((10 * x).to(torch.uint16), (9 * x).to(torch.uint16).mT.mT),
+    "logspace": lambda x: LA.logspace(-1, 1, 5),
+    "integers": lambda x: LA.logspace(0, 2, 5, dtype=torch.uint8),
+    "bool": lambda x: LA.logspace(-1, 2, 5, dtype=torch.bool),
+    "airy_ai": LA.special.airy_ai,
+    "log_ndtr": LA.special.log_ndtr,
+    "ndtri": LA.special.ndtri,
+    "chebyshev": lambda x: LA.special.shifted_chebyshev_polynomial_w(x, x[0]),
+    "legendre": lambda x: LA.special.legendre_polynomial_p(x, 3),
+    "laguerre": lambda x: LA.special.laguerre_polynomial_l(x.mT, 3),
+    "hermite": lambda x: LA.special.hermite_polynomial_h(x, torch.arange(4)),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise(name: str, on_metal: Callable[..., Any]) -> None:
+    assert agrees(on_metal, ELEMENTWISE[name], POINTS)
+
+
+@pytest.mark.parametrize("name", ["airy_ai", "log_ndtr", "legendre", "laguerre", "hermite"])
+def test_derivatives_of_elementwise(name: str, on_metal: Callable[..., Any]) -> None:
+    def derivatives(x: Tensor) -> tuple[Tensor, ...]:
+        x = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(ELEMENTWISE[name](x).sum(), x, create_graph=True)
+        return first.detach(), *torch.autograd.grad(first.sum(), x)
+
+    assert agrees(on_metal, derivatives, POINTS)
+
+
 def test_kernels_are_launched_on_metal(
     on_metal: Callable[..., Any], texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

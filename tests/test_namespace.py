@@ -18,73 +18,100 @@ FUNCTIONS = sorted(
     if inspect.isfunction(value) and not name.startswith("_") and name not in ("disable", "which")
 )
 
+# Every function of torch.linalg 2.15; older ones lack some.
+TORCH_LINALG = {
+    "cholesky": "A, *, upper=False, out=None",
+    "cholesky_ex": "A, *, upper=False, check_errors=False, out=None",
+    "cond": "A, p=None, *, out=None",
+    "cross": "input, other, *, dim=-1, out=None",
+    "det": "A, *, out=None",
+    "diagonal": "A, *, offset=0, dim1=-2, dim2=-1",
+    "eig": "A, *, out=None",
+    "eigh": "A, UPLO='L', *, out=None",
+    "eigvals": "A, *, out=None",
+    "eigvalsh": "A, UPLO='L', *, out=None",
+    "householder_product": "A, tau, *, out=None",
+    "inv": "A, *, out=None",
+    "inv_ex": "A, *, check_errors=False, out=None",
+    "ldl_factor": "A, *, hermitian=False, out=None",
+    "ldl_factor_ex": "A, *, hermitian=False, check_errors=False, out=None",
+    "ldl_solve": "LD, pivots, B, *, hermitian=False, out=None",
+    "lstsq": "A, B, rcond=None, *, driver=None",
+    "lu": "A, *, pivot=True, out=None",
+    "lu_factor": "A, *, pivot=True, out=None",
+    "lu_factor_ex": "A, *, pivot=True, check_errors=False, out=None",
+    "lu_solve": "LU, pivots, B, *, left=True, adjoint=False, out=None",
+    "matmul": "input, other, *, out=None",
+    "matrix_exp": "A",
+    "matrix_norm": "A, ord='fro', dim=(-2, -1), keepdim=False, *, dtype=None, out=None",
+    "matrix_power": "A, n, *, out=None",
+    "matrix_rank": "A, *, atol=None, rtol=None, hermitian=False, out=None",
+    "matrix_sqrth": "A",
+    "multi_dot": "tensors, *, out=None",
+    "norm": "input, ord=None, dim=None, keepdim=False, *, out=None, dtype=None",
+    "pinv": "A, *, atol=None, rtol=None, hermitian=False, out=None",
+    "polar": "A, *, out=None",
+    "qr": "A, mode='reduced', *, out=None",
+    "slogdet": "A, *, out=None",
+    "solve": "A, B, *, left=True, out=None",
+    "solve_ex": "A, B, *, left=True, check_errors=False, out=None",
+    "solve_triangular": "A, B, *, upper, left=True, unitriangular=False, out=None",
+    "svd": "A, full_matrices=True, *, driver=None, out=None",
+    "svdvals": "A, *, driver=None, out=None",
+    "tensorinv": "A, ind=2, *, out=None",
+    "tensorsolve": "A, B, dims=None, *, out=None",
+    "vander": "x, N=None",
+    "vecdot": "x, y, *, dim=-1, out=None",
+    "vector_norm": "x, ord=2, dim=None, keepdim=False, *, dtype=None, out=None",
+}
+# What else is public.
+OTHERS = {
+    "bincount",
+    "cholesky_inverse",
+    "cholesky_solve",
+    "eq",
+    "frexp",
+    "ge",
+    "geqrf",
+    "gt",
+    "heaviside",
+    "le",
+    "logspace",
+    "lt",
+    "lu_unpack",
+    "ne",
+    "ormqr",
+    "put",
+    "put_",
+    "qr_pivoted",
+    "svd_lowrank",
+    "take",
+}
+
 # What torch has not, and whose contract it has.
 OWN = {"qr_pivoted": "scipy.linalg.qr(A, pivoting=True)"}
-# Functions of torch 2.15.
-YOUNG = {"matrix_sqrth": "matrix_sqrth(A)", "polar": "polar(A, *, out=None)"}
-
-
-def torch_function(name: str) -> Any:
-    return getattr(torch.linalg, name, None) or getattr(torch, name)
+# What torch has as a method, or without documentation.
+PUT = "input, index, source, accumulate=False"
+WRITTEN = TORCH_LINALG | {"put": PUT, "put_": PUT, "take": "input, index, *, out=None"}
 
 
 def torch_signature(name: str) -> inspect.Signature:
     """The signature of a function of torch; of a built-in, from the start of its documentation."""
-    if name in YOUNG:
-        line = f"{YOUNG[name]} -> ..."
-    else:
+    text = WRITTEN.get(name)
+    if text is None:
         with suppress(ValueError):
-            return inspect.signature(torch_function(name))
-        line = torch_function(name).__doc__.strip().splitlines()[0]
-    parameters = re.search(r"\((.*?)\) ->", line)
-    assert parameters is not None
-    text = re.sub(r"\b(bool|Tensor) ", "", parameters[1])
-    scope: dict[str, Any] = {}
+            return inspect.signature(getattr(torch, name))
+        line = getattr(torch, name).__doc__.strip().splitlines()[0]
+        parameters = re.search(r"\((.*?)\) ->", line)
+        assert parameters is not None
+        text = re.sub(r"\b(bool|Tensor) ", "", parameters[1])
+    scope: dict[str, Any] = {"torch": torch}
     exec(f"def function({text}): ...", scope)
     return inspect.signature(scope["function"])
 
 
 def test_public_names() -> None:
-    assert FUNCTIONS == [
-        "cholesky",
-        "cholesky_ex",
-        "cholesky_inverse",
-        "cholesky_solve",
-        "cond",
-        "det",
-        "eig",
-        "eigh",
-        "eigvals",
-        "eigvalsh",
-        "geqrf",
-        "householder_product",
-        "inv",
-        "inv_ex",
-        "ldl_factor",
-        "ldl_factor_ex",
-        "ldl_solve",
-        "lstsq",
-        "lu",
-        "lu_factor",
-        "lu_factor_ex",
-        "lu_solve",
-        "lu_unpack",
-        "matrix_norm",
-        "matrix_rank",
-        "matrix_sqrth",
-        "ormqr",
-        "pinv",
-        "polar",
-        "qr",
-        "qr_pivoted",
-        "slogdet",
-        "solve",
-        "solve_ex",
-        "solve_triangular",
-        "svd",
-        "svd_lowrank",
-        "svdvals",
-    ]
+    assert set(FUNCTIONS) == OTHERS | TORCH_LINALG.keys()
     assert vars(torch.linalg)["LinAlgError"] is LA.LinAlgError
 
 
@@ -101,7 +128,9 @@ def test_signature_is_torchs(name: str) -> None:
 def test_documentation_states_the_contract(name: str) -> None:
     text = inspect.getdoc(getattr(LA, name))
     assert text is not None
-    prefix = "torch.linalg" if hasattr(torch.linalg, name) or name in YOUNG else "torch"
+    prefix = "torch.linalg" if name in TORCH_LINALG else "torch"
+    if name == "put_":
+        prefix = "torch.Tensor"
     contract = OWN.get(name, f"{prefix}.{name}")
     assert f"Same contract as `{contract}`. Differences: " in text
     for section in ("Args:", "Returns:", "Raises:"):

@@ -22,8 +22,11 @@ from mpslinalg import (
     _divide_plan,
     _eig_plan,
     _eigh_plan,
+    _elementwise_plan,
     _engines,
     _gated_delta_plan,
+    _indexing,
+    _indexing_plan,
     _inverse_plan,
     _ldl_plan,
     _lstsq_plan,
@@ -32,6 +35,7 @@ from mpslinalg import (
     _qr_pivoted_plan,
     _qr_plan,
     _solve_plan,
+    _special_plan,
     _svd_plan,
     _triangular_plan,
 )
@@ -164,8 +168,8 @@ def run_qr(dtype: torch.dtype) -> None:
             _qr_plan.qr(torch.zeros(2, *shape, dtype=dtype), mode)
             _qr_pivoted_plan.qr_pivoted(torch.zeros(2, *shape, dtype=dtype), mode)
             _svd_plan.svd(torch.zeros(2, *shape, dtype=dtype), mode == "complete")
-    for n in (64, 128, _svd_plan.MAX_WIDTH):
-        _svd_plan.svd(torch.zeros(_svd_plan.FEW, n, n, dtype=dtype), False)
+    n = _svd_plan.MAX_WIDTH
+    _svd_plan.svd(torch.zeros(2, n, n, dtype=dtype), False)
     A, tau = torch.zeros(2, 70, 40, dtype=dtype), torch.zeros(2, 40, dtype=dtype)
     _qr_plan.geqrf(A)
     _qr_plan.householder_product(A, tau)
@@ -220,6 +224,39 @@ def run_gated_delta() -> None:
         _gated_delta_plan.step(tokens, tokens, tokens, gates, gates.to(given), state, True)
 
 
+def run_indexing() -> None:
+    """Elements of every size that Metal has, vectors and tensors of more sides, either index."""
+    dtypes = (torch.uint8, torch.float16, torch.float32, torch.complex64, torch.int32, torch.int64)
+    for dtype, index in product(dtypes, _indexing.INDICES):
+        A, at = torch.zeros(4, 6, dtype=dtype), torch.zeros(3, dtype=index)
+        for input in (A, A[:, :3]):
+            _indexing_plan.take(input, at, 2, 1)
+            for accumulate in (False, True):
+                _indexing_plan.put_into(input, at, A[0, :3], accumulate, 2, 1)
+    for dtype in _indexing.INDICES:
+        for high in (3, _indexing_plan.BINS):
+            _indexing_plan.bincount(torch.tensor([0, high], dtype=dtype), None, 0)
+
+
+def run_elementwise() -> None:
+    """Every operation on the bits of every width, every special function."""
+    for dtype in _elementwise_plan.REALS:
+        if dtype == torch.float64:
+            continue
+        x = torch.zeros(2, dtype=dtype)
+        _elementwise_plan.compare(x, x, 0, "eq")
+        _elementwise_plan.heaviside(x, x)
+        _elementwise_plan.logspace(x, 0, 1, 2, 2)
+        if dtype.is_floating_point:
+            _elementwise_plan.frexp(x)
+    x = torch.zeros(2)
+    for name, order in product(_special_plan.POLYNOMIALS, (0, 1)):
+        _special_plan.polynomial(x, x, 0, name, order)
+    _special_plan.airy(x, 0)
+    for name in ("log_ndtr", "hazard", "ndtri"):
+        _special_plan.normal(x, name)
+
+
 @functools.cache
 def all_launches() -> dict[str, set[Launch]]:
     """All launches of all plans, by shader."""
@@ -227,6 +264,7 @@ def all_launches() -> dict[str, set[Launch]]:
     with pytest.MonkeyPatch.context() as dry:
         # Nothing is computed, so no pivot is in range.
         dry.setattr(_lu_plan, "_check_range", lambda pivots, m: None)
+        dry.setattr(_indexing_plan, "raise_outside", lambda outside, length: None)
         for dtype in DTYPES:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
@@ -234,7 +272,7 @@ def all_launches() -> dict[str, set[Launch]]:
             for plans in (run_qr, run_bidiagonal, run_eigh, run_eig):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
-        for single in (run_divide, run_gated_delta):
+        for single in (run_divide, run_elementwise, run_gated_delta, run_indexing):
             for launch in recorded(single, side_by_side=True):
                 found.setdefault(launch.shader, set()).add(launch)
     return found

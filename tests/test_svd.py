@@ -88,9 +88,9 @@ def test_out(shape: tuple[int, ...], full: bool, device: str) -> None:
         assert got is given
         assert torch.equal(got, wanted)
         assert got.stride() == wanted.stride()
-    values = torch.empty(0, dtype=torch.float64 if device != "mps" else torch.float32).to(device)
+    values = expected.S.new_empty(0)
     assert LA.svdvals(A, out=values) is values
-    assert torch.equal(values, expected.S.to(values.dtype))
+    assert torch.equal(values, expected.S)
 
 
 @kernels
@@ -147,10 +147,9 @@ def test_drivers(driver: str | None, device: str) -> None:
     ("shape", "of_svd", "of_svdvals"),
     [
         ((40, 20), "qr_group, svd_simd of R, matmul", "qr_group, svd_simd of R"),
-        ((1, 192, 192), "svd_within, svd_between", "svd_within, svd_between"),
+        ((1, 64, 64), "svd_within, svd_between", "svd_within, svd_between"),
         ((40, 35), "svd_within, svd_between of R, matmul", "svd_within, svd_between of R"),
-        ((8, 256, 256), "svd_within, svd_between", "svd_within, svd_between"),
-        ((1, 193, 193), "bidiagonal_group, divide, qr_apply", "tridiagonal_values"),
+        ((8, 65, 65), "bidiagonal_group, divide, qr_apply", "tridiagonal_values"),
         ((8, 900, 257), "bidiagonal_group, divide, qr_apply", "tridiagonal_values"),
     ],
     ids=name,

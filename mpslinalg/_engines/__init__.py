@@ -37,6 +37,7 @@ launched: set[tuple[str, str, tuple[str, ...]]] = set()
 
 # What the checked engine leaves in integers that no kernel wrote.
 UNWRITTEN = -559038737
+UNWRITTEN_NARROW = 111  # what every integer type holds
 # Strides inside a matrix are bound as 32-bit integers.
 MAX_STRIDE = 2**31 - 1
 
@@ -48,7 +49,16 @@ _SCALARS = {
     torch.float16: "half",
     torch.bfloat16: "bfloat",
 }
-_DTYPES = {name: dtype for dtype, name in _SCALARS.items()} | {"int": torch.int32}
+# Torch computes with few unsigned integers: tensors of signed ones are their memory too.
+_INTEGERS = {
+    "uchar": torch.uint8,
+    "ushort": torch.int16,
+    "int": torch.int32,
+    "uint": torch.int32,
+    "long": torch.int64,
+    "ulong": torch.int64,
+}
+_DTYPES = {name: dtype for dtype, name in _SCALARS.items()} | _INTEGERS
 
 
 class Kernel:
@@ -145,7 +155,8 @@ def empty(
         step *= max(shape[axis], 1)
     result = torch.empty_strided(shape, steps, dtype=dtype, device=like.device)
     if result.is_cpu and cpu.checking():
-        result.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else UNWRITTEN)
+        whole = UNWRITTEN if dtype in (torch.int32, torch.int64) else UNWRITTEN_NARROW
+        result.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else whole)
     if program.current.recording is not None:
         allocation = program.Allocation(tuple(shape), tuple(steps), dtype)
         program.current.recording.allocated.append((result, allocation))

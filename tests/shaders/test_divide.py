@@ -119,3 +119,14 @@ def test_batches_are_their_matrices(problem: str, device: str) -> None:
     for i in (0, 1, 8):
         for all_of_them, one in zip(together, run(d[i : i + 1], e[i : i + 1]), strict=True):
             assert torch.equal(all_of_them[i], one[0])
+
+
+@each_problem
+def test_what_is_not_finite_counts_as_zero(problem: str, device: str) -> None:
+    d, e = (x[:3] for x in families(70, FLOAT))
+    d[1, 4] = e[1, 17] = 0
+    run = getattr(_divide_plan, problem)
+    expected = run(on(device, d), on(device, e))
+    d[1, 4], e[1, 17] = torch.nan, -torch.inf
+    for ours, theirs in zip(run(on(device, d), on(device, e)), expected, strict=True):
+        assert torch.equal(ours, theirs)

@@ -83,3 +83,7 @@ template <> struct scalar_traits<double2> {
 };
 
 enum mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
+enum memory_order { memory_order_relaxed };
+struct atomic_uint {
+  uint value;
+};

@@ -63,6 +63,7 @@ MPSL_PER_TYPE(float)
 MPSL_PER_TYPE(double)
 #undef MPSL_PER_TYPE
 
+MPSL_INLINE ulong mulhi(ulong a, ulong b) { return ulong((unsigned __int128)a * b >> 64); }
 MPSL_INLINE float fabs(float x) { return __builtin_fabsf(x); }
 MPSL_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
 MPSL_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
@@ -85,6 +86,15 @@ extern "C" void mpsl_bind(const mpsl::Runtime* runtime) { mpsl_runtime = runtime
 
 #define THREADGROUP_ARRAY(T, name, count)                                                          \
   T* const name = (T*)mpsl_runtime->threadgroup_array(sizeof(T) * (count), #name)
+
+// A threadgroup's memory is one operating-system thread's: its fibers take turns.
+MPSL_INLINE void atomic_store_explicit(atomic_uint* a, uint v, memory_order) { a->value = v; }
+MPSL_INLINE uint atomic_load_explicit(const atomic_uint* a, memory_order) { return a->value; }
+MPSL_INLINE uint atomic_fetch_add_explicit(atomic_uint* a, uint v, memory_order) {
+  const uint before = a->value;
+  a->value = before + v;
+  return before;
+}
 
 inline void threadgroup_barrier(int, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
   mpsl_runtime->barrier({"threadgroup_barrier", file, line});

@@ -9,6 +9,7 @@
 // The rest of the mathematics has Metal's names and overloads in CUDA already.
 MPSL_INLINE float frexp(float x, int& k) { return frexpf(x, &k); }
 MPSL_INLINE double frexp(double x, int& k) { return frexp(x, &k); }
+MPSL_INLINE ulong mulhi(ulong a, ulong b) { return __umul64hi(a, b); }
 
 MPSL_INLINE half::operator float() const {
   float x;
@@ -37,6 +38,16 @@ MPSL_INLINE bfloat::bfloat(float x) {
 // Metal's device barrier orders within the threadgroup alone, and so does this one.
 __forceinline__ void threadgroup_barrier(int) { __syncthreads(); }
 __forceinline__ void simdgroup_barrier(int) { __syncwarp(); }
+
+__forceinline__ void atomic_store_explicit(atomic_uint* a, uint v, memory_order) {
+  *(volatile uint*)&a->value = v;
+}
+__forceinline__ uint atomic_load_explicit(const atomic_uint* a, memory_order) {
+  return *(const volatile uint*)&a->value;
+}
+__forceinline__ uint atomic_fetch_add_explicit(atomic_uint* a, uint v, memory_order) {
+  return atomicAdd(&a->value, v);
+}
 
 namespace mpsl {
 template <typename V> __forceinline__ V shuffle(V v, uint lane) {

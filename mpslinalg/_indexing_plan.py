@@ -1,0 +1,248 @@
+"""Launch plans of take, put and bincount."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from mpslinalg import _check, _op
+from mpslinalg._engines import ENGINES, empty, kernel, scalar
+
+# Threads that share the indices of a tensor: enough to wait for memory together on a large GPU.
+THREADS = 1 << 17
+# Entries that one thread adds up, in the order of the index.
+RUN = 64
+# Bins whose counters fit into a quarter of a threadgroup's memory, so that a core runs several.
+BINS = 2048
+# Values that a threadgroup counts, and threadgroups at most: each writes a row of counts.
+COUNTED = 8192
+GROUPS = 512
+
+# What is moved, not computed with, by its size in bytes: a type of the shader, a dtype of torch.
+_MOVED = {
+    1: ("uchar", torch.uint8),
+    2: ("half", torch.float16),
+    4: ("uint", torch.int32),
+    8: ("ulong", torch.int64),
+    16: ("double2", torch.complex128),
+}
+# What the kernels add. Narrower numbers are added in these, and rounded once.
+_WIDE = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.bool: torch.int32,
+    torch.uint8: torch.int32,
+    torch.int8: torch.int32,
+    torch.int16: torch.int32,
+}
+# Sums of integers wrap around, which only unsigned ones may.
+_ADDED = {torch.int32: "uint", torch.int64: "ulong"}
+
+
+def _moved(tensor: Tensor) -> Tensor:
+    tensor = tensor.resolve_conj().resolve_neg()
+    dtype = _MOVED[tensor.element_size()][1]
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+
+
+def _index(index: Tensor) -> tuple[Tensor, str]:
+    """The index as a kernel reads it, and its type in the shader."""
+    return index.contiguous(), "int" if index.dtype == torch.int32 else "long"
+
+
+def layout(tensor: Tensor) -> tuple[int, ...] | None:
+    """Three sizes and four strides, after sides are joined that one stride walks.
+
+    None for a tensor that four sides do not describe.
+    """
+    sides: list[tuple[int, int]] = []
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if size == 1:
+            continue
+        if sides and sides[-1][1] == size * stride:
+            sides[-1] = (sides[-1][0] * size, stride)
+        else:
+            sides.append((size, stride))
+    if len(sides) > 4:
+        return None
+    sides = [(1, 0)] * (4 - len(sides)) + sides
+    return (*(size for size, _ in sides[1:]), *(stride for _, stride in sides))
+
+
+def _sides(layout: tuple[int, ...]) -> int:
+    return 1 if layout[:2] == (1, 1) and layout[3:6] == (0, 0, 0) else 4
+
+
+def raise_outside(outside: Tensor, length: int) -> None:
+    """Raise torch's error if a kernel met an index out of range; reads the device."""
+    engine = ENGINES[outside.device.type]
+    if engine.any_nonzero(outside):
+        found = outside.cpu().view(torch.int64).flatten()
+        # torch checks an index before it reads the element.
+        torch.take(torch.zeros(1).expand(length), found[found.nonzero()[0]])
+
+
+def take(input: Tensor, index: Tensor, sides: int, index_sides: int) -> Tensor:
+    """Elements of the last `sides` dimensions of the input, counted row-major."""
+    result = _take_fake(input, index, sides, index_sides)
+    if result.numel() == 0:
+        return result
+    batch, length, count = _sizes(input, index, sides, index_sides)
+    elements, (index, kind) = _moved(input), _index(index)
+    where = layout(elements)
+    if where is None:
+        elements = elements.contiguous()
+        where = layout(elements)
+    assert where is not None
+    threads = min(count, THREADS)
+    outside = empty((batch, threads, 2), index, torch.int32, row_major=True)
+    kernel("indexing", "indexing_take", _MOVED[elements.element_size()][0], kind, _sides(where))(
+        elements, index, result.view(elements.dtype), outside, length, count, *where,
+        threads=(threads, batch), group=(256, 1),
+    )  # fmt: skip
+    _check.at_the_end(outside, partial(raise_outside, length=length))
+    return result
+
+
+def _sizes(input: Tensor, index: Tensor, sides: int, index_sides: int) -> tuple[int, int, int]:
+    """Batches, elements and indices of each."""
+    first = input.dim() - sides
+    batch, length = math.prod(input.shape[:first]), math.prod(input.shape[first:])
+    return batch, length, math.prod(index.shape[index.dim() - index_sides :])
+
+
+def _take_fake(input: Tensor, index: Tensor, sides: int, index_sides: int) -> Tensor:
+    return empty(index.shape, input, row_major=True)
+
+
+def put(
+    input: Tensor, index: Tensor, source: Tensor, accumulate: bool, sides: int, index_sides: int
+) -> tuple[Tensor, Tensor]:
+    """A copy of the input with elements of the source, and which of those were the last."""
+    result = input.resolve_conj().resolve_neg()
+    result = result.clone() if result is input else result
+    return result, put_into(result, index, source, accumulate, sides, index_sides)
+
+
+def put_into(
+    input: Tensor, index: Tensor, source: Tensor, accumulate: bool, sides: int, index_sides: int
+) -> Tensor:
+    """The same in place, before which the index is checked; source has the index's elements."""
+    kept = _kept(input, index, accumulate)
+    if index.numel() == 0:
+        return kept
+    batch, length, count = _sizes(input, index, sides, index_sides)
+    index, kind = _index(index)
+    keys = empty((batch * count,), index, torch.int64)
+    threads = min(count, THREADS)
+    outside = empty((batch, threads, 2), index, torch.int32, row_major=True)
+    kernel("indexing", "indexing_keys", kind)(
+        index, keys, outside, length, count, threads=(threads, batch), group=(256, 1)
+    )
+    raise_outside(outside, length)
+    keys, order = torch.sort(keys, stable=True)
+    wide = _WIDE.get(input.dtype, input.dtype) if accumulate else input.dtype
+    where = layout(input)
+    target = input
+    if wide != input.dtype or where is None or input.is_conj() or input.is_neg():
+        target = input.resolve_conj().resolve_neg().to(wide).contiguous()
+        where = layout(target)
+    assert where is not None
+    values = source.to(wide).resolve_conj().resolve_neg().contiguous()
+    if accumulate:
+        _add(target, keys, order, values, where)
+    else:
+        target_moved = _moved(target)
+        kernel("indexing", "indexing_put", _MOVED[target.element_size()][0], _sides(where))(
+            _moved(values), keys, order, target_moved, kept.view(torch.uint8), keys.numel(), *where,
+            threads=(min(keys.numel(), THREADS),), group=(256,),
+        )  # fmt: skip
+    if target is not input:
+        input.copy_(target)
+    return kept
+
+
+def _add(
+    target: Tensor, keys: Tensor, order: Tensor, values: Tensor, where: tuple[int, ...]
+) -> None:
+    """target[keys[i]] += values[order[i]], by partial sums of partial sums."""
+    kind = _ADDED.get(target.dtype) or scalar(target.dtype)
+    ordered = True
+    while True:
+        count = keys.numel()
+        runs = -(-count // RUN)
+        partial_values = empty((runs,), values)
+        partial_keys = empty((runs,), keys)
+        kernel("indexing", "indexing_add", kind, RUN, _sides(where))(
+            values, keys, order, target, partial_values, partial_keys, ordered, count, *where,
+            threads=(runs,), group=(256,),
+        )  # fmt: skip
+        if runs == 1:
+            return
+        values, keys, ordered = partial_values, partial_keys, False
+
+
+def _kept(input: Tensor, index: Tensor, accumulate: bool) -> Tensor:
+    return empty((0,) if accumulate else index.shape, input, torch.bool, row_major=True)
+
+
+def _put_fake(
+    input: Tensor, index: Tensor, source: Tensor, accumulate: bool, sides: int, index_sides: int
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(input), _kept(input, index, accumulate)
+
+
+def bincount(input: Tensor, weights: Tensor | None, minlength: int) -> Tensor:
+    """How often each value occurs, or the sums of its weights."""
+    if input.dim() != 1:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if input.numel() == 0:
+        return torch.zeros(minlength, dtype=torch.int64, device=input.device)
+    low, high = torch.stack((input.min(), input.max())).tolist()
+    if low < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    bins, span = max(high + 1, minlength), high - low + 1
+    if weights is not None:
+        sums = torch.zeros(bins, dtype=weights.dtype, device=input.device)
+        put_into(sums, input.long(), weights, True, 1, 1)
+        return sums
+    values = (input if input.dtype in (torch.int32, torch.int64) else input.int()).contiguous()
+    kind = "int" if values.dtype == torch.int32 else "long"
+    counts = empty((bins,), values, torch.int64)
+    if span > BINS:
+        ascending = torch.sort(values)[0]
+        kernel("indexing", "indexing_runs", kind)(
+            ascending, counts, values.numel(), threads=(bins,), group=(256,)
+        )
+        return counts
+    groups = min(-(-values.numel() // COUNTED), GROUPS)
+    rows = empty((groups, span), values, torch.int32, row_major=True)
+    kernel("indexing", "indexing_count", kind, BINS)(
+        values, rows, low, span, values.numel(), threads=(256 * groups,), group=(256,)
+    )
+    kernel("indexing", "indexing_total", "int")(
+        rows, counts, low, span, groups, threads=(bins,), group=(256,)
+    )
+    return counts
+
+
+def _bincount_fake(input: Tensor, weights: Tensor | None, minlength: int) -> Tensor:
+    bins = torch.library.get_ctx().new_dynamic_size()
+    return input.new_empty(bins, dtype=torch.int64 if weights is None else weights.dtype)
+
+
+take_op = _op.define(
+    "take(Tensor input, Tensor index, int sides, int index_sides) -> Tensor", take, _take_fake
+)
+put_op = _op.define(
+    "put(Tensor input, Tensor index, Tensor source, bool accumulate, int sides, int index_sides)"
+    " -> (Tensor, Tensor)",
+    put,
+    _put_fake,
+)
+bincount_op = _op.define(
+    "bincount(Tensor input, Tensor? weights, int minlength) -> Tensor", bincount, _bincount_fake
+)

@@ -1,0 +1,232 @@
+#include "atomic.h"
+#include "scalar.h"
+
+// A tensor of four sides, the first of a size that need not be known.
+struct Layout {
+  long size1, size2, size3, stride0, stride1, stride2, stride3;
+};
+
+// Where the element lies that is counted row-major. With SIDES = 1 the tensor is a vector.
+template <int SIDES> inline ulong offset_of(Layout at, ulong element) {
+  if constexpr (SIDES == 1) {
+    return ulong(long(element) * at.stride3);
+  } else {
+    const ulong row3 = element / ulong(at.size3);
+    const ulong row2 = row3 / ulong(at.size2);
+    const ulong row1 = row2 / ulong(at.size1);
+    const long of_sides =
+        long(row1) * at.stride0 + (long(row2) - long(row1) * at.size1) * at.stride1;
+    return ulong(
+        of_sides + (long(row3) - long(row2) * at.size2) * at.stride2 +
+        (long(element) - long(row3) * at.size3) * at.stride3);
+  }
+}
+
+// An index of torch's, from the end where it is negative; 0, and noted, where it is outside.
+inline ulong wrapped(long index, long length, thread long& outside) {
+  const bool inside = index >= -length && index < length;
+  if (!inside && outside == 0l) outside = index;
+  return inside ? ulong(index < 0l ? index + length : index) : 0ul;
+}
+
+// The halves of a thread's first index outside. 0 says that there is none: as an index it is
+// outside a tensor without elements alone, and no kernel gets such a one.
+inline void note(device int* halves, long outside) {
+  halves[0] = as_type<int>(uint(ulong(outside) & 0xfffffffful));
+  halves[1] = as_type<int>(uint(ulong(outside) >> 32));
+}
+
+// result[i] := input[index[i]]. A thread takes every threads.x-th index of its batch.
+template <typename T, typename I, int SIDES>
+kernel void indexing_take(
+    device const T* input [[buffer(0)]],
+    device const I* index [[buffer(1)]],
+    device T* result [[buffer(2)]],
+    device int* outside [[buffer(3)]],
+    constant long& length [[buffer(4)]],
+    constant long& count [[buffer(5)]],
+    constant long& size1 [[buffer(6)]],
+    constant long& size2 [[buffer(7)]],
+    constant long& size3 [[buffer(8)]],
+    constant long& stride0 [[buffer(9)]],
+    constant long& stride1 [[buffer(10)]],
+    constant long& stride2 [[buffer(11)]],
+    constant long& stride3 [[buffer(12)]],
+    uint2 place [[thread_position_in_grid]],
+    uint2 threads [[threads_per_grid]]) {
+  const Layout at = {size1, size2, size3, stride0, stride1, stride2, stride3};
+  const ulong first = ulong(place.y) * ulong(count), before = ulong(place.y) * ulong(length);
+  long bad = 0l;
+  for (ulong i = place.x; i < ulong(count); i += threads.x) {
+    const ulong element = before + wrapped(long(index[first + i]), length, bad);
+    result[first + i] = input[offset_of<SIDES>(at, element)];
+  }
+  note(outside + 2ul * (ulong(place.y) * threads.x + place.x), bad);
+}
+
+// keys[i] := index[i], counted in the whole batch. A thread takes every threads.x-th of its batch.
+template <typename I>
+kernel void indexing_keys(
+    device const I* index [[buffer(0)]],
+    device long* keys [[buffer(1)]],
+    device int* outside [[buffer(2)]],
+    constant long& length [[buffer(3)]],
+    constant long& count [[buffer(4)]],
+    uint2 place [[thread_position_in_grid]],
+    uint2 threads [[threads_per_grid]]) {
+  const ulong first = ulong(place.y) * ulong(count), before = ulong(place.y) * ulong(length);
+  long bad = 0l;
+  for (ulong i = place.x; i < ulong(count); i += threads.x) {
+    keys[first + i] = long(before + wrapped(long(index[first + i]), length, bad));
+  }
+  note(outside + 2ul * (ulong(place.y) * threads.x + place.x), bad);
+}
+
+// result[keys[i]] := source[order[i]] for ascending keys, of equal ones the last.
+// kept[order[i]] says whether the key was its last.
+template <typename T, int SIDES>
+kernel void indexing_put(
+    device const T* source [[buffer(0)]],
+    device const long* keys [[buffer(1)]],
+    device const long* order [[buffer(2)]],
+    device T* result [[buffer(3)]],
+    device uchar* kept [[buffer(4)]],
+    constant long& count [[buffer(5)]],
+    constant long& size1 [[buffer(6)]],
+    constant long& size2 [[buffer(7)]],
+    constant long& size3 [[buffer(8)]],
+    constant long& stride0 [[buffer(9)]],
+    constant long& stride1 [[buffer(10)]],
+    constant long& stride2 [[buffer(11)]],
+    constant long& stride3 [[buffer(12)]],
+    uint id [[thread_position_in_grid]],
+    uint threads [[threads_per_grid]]) {
+  const Layout at = {size1, size2, size3, stride0, stride1, stride2, stride3};
+  for (ulong i = id; i < ulong(count); i += threads) {
+    const ulong key = ulong(keys[i]), from = ulong(order[i]);
+    const bool last = i + 1ul == ulong(count) || ulong(keys[i + 1ul]) != key;
+    if (last) result[offset_of<SIDES>(at, key)] = source[from];
+    kept[from] = last ? uchar(1) : uchar(0);
+  }
+}
+
+// result[keys[i]] += values[i] for ascending keys; a thread sums RUN entries. A key ends in one run
+// only, and there the result gets what the run has of it. The sum of a run's last key, which may go
+// on, is entry id of the partial sums, ascending again, or goes to the result if the run is the
+// only one. If `ordered`, entry i has the value order[i].
+template <typename T, int RUN, int SIDES>
+kernel void indexing_add(
+    device const T* values [[buffer(0)]],
+    device const long* keys [[buffer(1)]],
+    device const long* order [[buffer(2)]],
+    device T* result [[buffer(3)]],
+    device T* partial_values [[buffer(4)]],
+    device long* partial_keys [[buffer(5)]],
+    constant uint& ordered [[buffer(6)]],
+    constant long& count [[buffer(7)]],
+    constant long& size1 [[buffer(8)]],
+    constant long& size2 [[buffer(9)]],
+    constant long& size3 [[buffer(10)]],
+    constant long& stride0 [[buffer(11)]],
+    constant long& stride1 [[buffer(12)]],
+    constant long& stride2 [[buffer(13)]],
+    constant long& stride3 [[buffer(14)]],
+    uint id [[thread_position_in_grid]],
+    uint threads [[threads_per_grid]]) {
+  const Layout at = {size1, size2, size3, stride0, stride1, stride2, stride3};
+  const ulong begin = ulong(id) * ulong(RUN);
+  const ulong end = min(begin + ulong(RUN), ulong(count));
+  long key = keys[begin];
+  T sum = zero<T>();
+  for (ulong i = begin; i < end; ++i) {
+    if (keys[i] != key) {
+      const ulong place = offset_of<SIDES>(at, ulong(key));
+      result[place] = result[place] + sum;
+      key = keys[i];
+      sum = zero<T>();
+    }
+    sum = sum + values[ordered != 0u ? ulong(order[i]) : i];
+  }
+  if (threads == 1u) {
+    const ulong place = offset_of<SIDES>(at, ulong(key));
+    result[place] = result[place] + sum;
+  } else {
+    partial_keys[id] = key;
+    partial_values[id] = sum;
+  }
+}
+
+// Counts of low, low + 1, ..., less than low + span. A threadgroup takes every groups-th piece of
+// the input and writes its counts to the row `group`.
+// Threads count equal values in a row before they meet others at a counter.
+template <typename I, int BINS>
+[[max_total_threads_per_threadgroup(256)]] kernel void indexing_count(
+    device const I* input [[buffer(0)]],
+    device int* counts [[buffer(1)]],
+    constant long& low [[buffer(2)]],
+    constant uint& span [[buffer(3)]],
+    constant long& count [[buffer(4)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint groups [[threadgroups_per_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(atomic_uint, bins, BINS);
+  for (uint bin = tid; bin < span; bin += 256u) clear(bins + bin);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
+  uint bin = 0u, equal = 0u;
+  for (ulong i = ulong(group) * 256ul + tid; i < ulong(count); i += ulong(groups) * 256ul) {
+    const uint own = uint(long(input[i]) - low);
+    if (own != bin) {
+      if (equal != 0u) add(bins + bin, equal);
+      bin = own;
+      equal = 0u;
+    }
+    equal += 1u;
+  }
+  if (equal != 0u) add(bins + bin, equal);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
+  for (uint own = tid; own < span; own += 256u) {
+    counts[ulong(group) * span + own] = as_type<int>(counted(bins + own));
+  }
+}
+
+// result[k] := the sum over the rows of counts of k - low; one thread a bin.
+template <typename I>
+kernel void indexing_total(
+    device const I* counts [[buffer(0)]],
+    device long* result [[buffer(1)]],
+    constant long& low [[buffer(2)]],
+    constant uint& span [[buffer(3)]],
+    constant uint& rows [[buffer(4)]],
+    uint bin [[thread_position_in_grid]]) {
+  const long column = long(bin) - low;
+  long sum = 0l;
+  if (column >= 0l && column < long(span)) {
+    for (uint row = 0u; row < rows; ++row) sum += long(counts[ulong(row) * span + ulong(column)]);
+  }
+  result[bin] = sum;
+}
+
+// The number of entries less than a value in ascending order.
+template <typename I> inline ulong below(device const I* ascending, ulong count, long value) {
+  ulong begin = 0ul, end = count;
+  while (begin < end) {
+    const ulong middle = (begin + end) / 2ul;
+    const bool less = long(ascending[middle]) < value;
+    begin = less ? middle + 1ul : begin;
+    end = less ? end : middle;
+  }
+  return begin;
+}
+
+// result[k] := how often k is among ascending values; one thread a bin.
+template <typename I>
+kernel void indexing_runs(
+    device const I* ascending [[buffer(0)]],
+    device long* result [[buffer(1)]],
+    constant long& count [[buffer(2)]],
+    uint bin [[thread_position_in_grid]]) {
+  const ulong first = below(ascending, ulong(count), long(bin));
+  result[bin] = long(below(ascending, ulong(count), long(bin) + 1l) - first);
+}
