@@ -272,7 +272,7 @@ def _takes_eig(A: Tensor) -> bool:
     return _check.square(A) and _eig.lacking(A) is None
 
 
-@_does("linalg_eig", "eig", _takes_eig)
+@_does("linalg_eig", "eig", _takes_eig, _householder.write)
 def _eig_of(A: Tensor) -> Any:
     L, V, info = _eig_plan.eig_op(A, True)
     _eig.check_info(info, "linalg.eig", A)

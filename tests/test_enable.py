@@ -196,44 +196,60 @@ def test_samples(aten: str, name: str, dtype: torch.dtype, launches: dict[str, i
         check(name, sample, listed(ours), listed(expected))
 
 
-@pytest.mark.parametrize("shape", [(0,), None], ids=["empty", "right"])
 @pytest.mark.parametrize(("aten", "name"), TO_OUT)
-def test_samples_to_out(
-    aten: str, name: str, shape: tuple[int, ...] | None, launches: dict[str, int]
-) -> None:
+def test_samples_to_out(aten: str, name: str, launches: dict[str, int]) -> None:
     op, cases = OPS[name].op, []
     for sample in samples(name, torch.float32)[:3]:
         args = (sample.input, *sample.args)
-        result = op(*args, **sample.kwargs)
-        theirs, ours = (
-            [
-                torch.zeros(r.shape if shape is None else shape, dtype=r.dtype)
-                for r in listed(result)
-            ]
-            for _ in range(2)
-        )
-        op(*args, **sample.kwargs, out=as_out(theirs))
-        cases.append((sample, args, theirs, ours, op(*map(doubled, args), **sample.kwargs)))
+        result = listed(op(*args, **sample.kwargs))
+        expected = listed(op(*map(doubled, args), **sample.kwargs))
+        for shapes in (
+            [(0,) for _ in result],
+            [tuple(r.shape) for r in result],
+            [(3, 1, 7) for _ in result],
+        ):
+            theirs, ours = (
+                [torch.zeros(s, dtype=r.dtype) for s, r in zip(shapes, result, strict=True)]
+                for _ in range(2)
+            )
+            _, words = warned(op, args, theirs, sample.kwargs)
+            cases.append((sample, args, theirs, words, ours, expected))
     with LA.enable("cpu"):
-        for sample, args, _, ours, _ in cases:
+        for sample, args, _, words, ours, _ in cases:
             before = launches[aten]
-            returned = op(*args, **sample.kwargs, out=as_out(ours))
+            returned, our_words = warned(op, args, ours, sample.kwargs)
             assert launches[aten] > before
+            assert our_words == words
             assert all(r is o for r, o in zip(listed(returned), ours, strict=True))
-    for sample, _, theirs, ours, expected in cases:
+    for sample, _, theirs, _, ours, expected in cases:
         assert [x.shape for x in ours] == [x.shape for x in theirs]
         assert strided_like(name, ours, theirs)
-        check(name, sample, ours, listed(expected))
+        check(name, sample, ours, expected)
 
 
-def as_out(tensors: list[Tensor]) -> Any:
-    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+def test_out_may_be_an_argument(launches: dict[str, int]) -> None:
+    A = random_definite((2, 3, 3), torch.float32)
+    X = torch.linalg.inv(A)
+    with LA.enable("cpu"):
+        torch.linalg.inv(A, out=A)
+    assert launches["linalg_inv_ex"] > 0
+    torch.testing.assert_close(A, X)
 
 
-def test_results_are_as_the_meta_functions_say(enabled: None) -> None:
+def warned(
+    op: Callable[..., Any], args: tuple[Any, ...], outs: list[Tensor], kwargs: dict[str, Any]
+) -> tuple[Any, list[str]]:
+    """The result in `outs`, and the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = op(*args, **kwargs, out=outs[0] if len(outs) == 1 else tuple(outs))
+    return result, sorted(str(w.message) for w in caught)
+
+
+def test_results_are_as_the_meta_functions_say(enabled: None, device: str) -> None:
     """Of the operations themselves, whose other results the functions do not show."""
     for transposed in (False, True):
-        A = random_definite((2, 3, 3), torch.float32)
+        A = random_definite((2, 3, 3), torch.float32).to(device)
         A = A.mT if transposed else A
         B, b = A[..., :2], A[..., 0]
         calls: dict[str, list[tuple[Any, ...]]] = {
