@@ -159,8 +159,11 @@ def _results(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
     A = args[0]
     if not (_wanted(operation.route, A) and operation.takes(A)):
         return NotImplemented
-    if any(isinstance(x, Tensor) and x.device != A.device for x in args):
+    tensors = [x for x in args if isinstance(x, Tensor)]
+    if any(x.device != A.device for x in tensors):
         return NotImplemented
+    if not any(x.requires_grad for x in tensors):
+        return operation.run(*args, **kwargs)
     # Autograd has noted the call: a plan that sees no gradients is repeated from its record.
     with torch.no_grad():
         return operation.run(*args, **kwargs)

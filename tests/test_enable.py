@@ -60,7 +60,7 @@ OPS = {op.name: op for op in op_db if op.variant_test_name == ""}
 CALLED = [(a, name) for a, names in FUNCTIONS.items() for name in names]
 TO_OUT = [c for c in CALLED if OPS[c[1]].supports_out and c[0] != "_linalg_eigvals"]
 DOUBLE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-SAMPLES = 6
+SAMPLES = 4
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_samples(aten: str, name: str, dtype: torch.dtype, launches: dict[str, i
 @pytest.mark.parametrize(("aten", "name"), TO_OUT)
 def test_samples_to_out(aten: str, name: str, launches: dict[str, int]) -> None:
     op, cases = OPS[name].op, []
-    for sample in samples(name, torch.float32)[:3]:
+    for sample in samples(name, torch.float32)[:2]:
         args = (sample.input, *sample.args)
         result = listed(op(*args, **sample.kwargs))
         expected = listed(op(*map(doubled, args), **sample.kwargs))
