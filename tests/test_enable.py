@@ -16,7 +16,7 @@ import mpslinalg as LA
 from mpslinalg import _aten, _eig_plan, _enable, testing
 from mpslinalg._engines import Kernel
 from mpslinalg._engines.program import Program
-from tests.inputs import random_definite, random_hermitian
+from tests.inputs import on, random_definite, random_hermitian
 from tests.test_errors import bad_calls, raised, singular, torch_function
 
 with warnings.catch_warnings():
@@ -271,7 +271,7 @@ def test_results_are_as_the_meta_functions_say(enabled: None, device: str) -> No
                     assert ours.dtype == theirs.dtype
 
 
-def test_errors_are_torchs(device: str) -> None:
+def test_errors_are_torchs() -> None:
     calls = bad_calls()
     expected = [raised(torch_function(name), args, kwargs) for name, args, kwargs in calls]
     with LA.use("kernels"), LA.enable("cpu"):
@@ -368,14 +368,24 @@ def test_derivatives_are_torchs(name: str, dtype: torch.dtype, launches: dict[st
         torch.testing.assert_close(ours, theirs)
 
 
-def test_transforms_and_second_derivatives(enabled: None, launches: dict[str, int]) -> None:
-    A = random_definite((2, 3, 3), torch.float64).requires_grad_()
-    assert torch.autograd.gradgradcheck(torch.linalg.inv, (A,))
-    assert torch.autograd.gradgradcheck(lambda A: torch.linalg.eigh(A + A.mT)[0], (A,))
-    X = torch.func.vmap(torch.linalg.solve)(A, A.mT)
-    torch.testing.assert_close(X, torch.eye(3, dtype=A.dtype).expand(2, 3, 3))
-    J = torch.func.jacfwd(torch.linalg.inv)(A[0])
-    torch.testing.assert_close(J, torch.func.jacrev(torch.linalg.inv)(A[0]))
+def test_transforms_and_second_derivatives(launches: dict[str, int], device: str) -> None:
+    A = on(device, random_definite((2, 3, 3), torch.float64)).requires_grad_()
+    B = torch.ones_like(A)
+    runs: list[Callable[[], Any]] = [
+        lambda: torch.func.vmap(torch.linalg.solve)(A, B),
+        lambda: torch.func.vmap(torch.linalg.solve, (None, 0))(A[0], B),
+        lambda: torch.func.jacfwd(torch.linalg.inv)(A[0]),
+        lambda: torch.func.jacrev(torch.linalg.inv)(A[0]),
+        lambda: torch.func.hessian(torch.linalg.det)(A[0]),
+    ]
+    expected = [run() for run in runs]
+    with LA.use("kernels"), LA.enable(device):
+        for run, theirs in zip(runs, expected, strict=True):
+            before = sum(launches.values())
+            torch.testing.assert_close(run(), theirs)
+            assert sum(launches.values()) > before
+        assert torch.autograd.gradgradcheck(torch.linalg.inv, (A,))
+        assert torch.autograd.gradgradcheck(lambda A: torch.linalg.eigh(A + A.mT)[0], (A,))
 
 
 def compiled(A: Tensor) -> Tensor:
@@ -388,7 +398,7 @@ def compiled(A: Tensor) -> Tensor:
 
 
 def test_compiled_graphs(launches: dict[str, int], device: str) -> None:
-    A = random_hermitian((2, 3, 3), torch.float64, 3).to(device)
+    A = on(device, random_hermitian((2, 3, 3), torch.float64, 3))
     theirs = torch.func.grad_and_value(lambda A: compiled(A).cos().sum())(A)
     run = torch.compile(compiled, backend="aot_eager", fullgraph=True)
     with LA.use("kernels"), LA.enable(device):
