@@ -54,7 +54,9 @@ def by_batch(
     ):
         return function(*args, **kwargs)
     given = inspect.signature(function).bind(*args, **kwargs)
-    tensors = {key: x for key, x in given.arguments.items() if isinstance(x, Tensor)}
+    tensors: dict[str, Any] = {
+        key: x for key, x in given.arguments.items() if isinstance(x, Tensor)
+    }
     mesh = _mesh(name, tensors)
     batches = {key: x.shape[: x.dim() - _behind(name, key, tensors)] for key, x in tensors.items()}
     try:
@@ -65,7 +67,11 @@ def by_batch(
     layout = _Layout(mesh, batch, [_sharded(i, batch, placed) for i in range(mesh.ndim)])
     for key, x in tensors.items():
         given.arguments[key] = _part(x, batches[key], layout)
-    result = local(*given.args, **given.kwargs)
+    try:
+        result = local(*given.args, **given.kwargs)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        error.add_note("Batch elements are counted in the part of the batch on this process.")
+        raise
     if isinstance(result, Tensor):
         return _whole(result, layout)
     return getattr(type(result), "_make", type(result))([_whole(x, layout) for x in result])
@@ -96,7 +102,7 @@ def _mesh(name: str, tensors: dict[str, Any]) -> Any:
     return meshes[0]
 
 
-def _behind(function: str, name: str, tensors: dict[str, Tensor]) -> int:
+def _behind(function: str, name: str, tensors: dict[str, Any]) -> int:
     """Dimensions of an argument behind its batch."""
     if name == "B" and function in VECTORS:
         A, B = tensors["A"], tensors["B"]

@@ -40,7 +40,7 @@ def register() -> None:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.experimental import register_sharding
 
-    rules = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info  # type: ignore[attr-defined]
+    rules = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
     for name, behind in BEHIND_BATCH.items():
         op = getattr(torch.ops.mpslinalg, name).default
         register_sharding(op)(_Rule(op, behind))
