@@ -44,13 +44,12 @@ def by_batch(
     `local` is `function` for tensors that are not distributed. Where the batch of one argument is
     sharded, so are those of all and the results; a sharded dimension of matrices is gathered.
     """
-    distributed = sys.modules.get("torch.distributed.tensor")
     name = function.__name__
-    if (
-        distributed is None
-        or name not in MATRICES
-        or torch.compiler.is_compiling()
-        or not any(isinstance(x, distributed.DTensor) for x in (*args, *kwargs.values()))
+    if torch.compiler.is_compiling() or name not in MATRICES:
+        return function(*args, **kwargs)
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is None or not any(
+        isinstance(x, distributed.DTensor) for x in (*args, *kwargs.values())
     ):
         return function(*args, **kwargs)
     given = inspect.signature(function).bind(*args, **kwargs)
