@@ -121,7 +121,7 @@ def main(rank: int, processes: int, rendezvous: str, file: str) -> None:
     """Run all cases and save what came of them."""
     found: dict[str, Any] = {"imported": "torch.distributed.tensor" in sys.modules}
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=processes
@@ -142,6 +142,14 @@ def main(rank: int, processes: int, rendezvous: str, file: str) -> None:
         found["one matrix"] = observed(LA.solve, (one, sharded[2]), True)
         many = A.expand(2, *A.shape).contiguous()
         found["two dimensions"] = observed(LA.inv, (placed(many, Shard(1)),), True)
+        grid = init_device_mesh("cpu", (processes, 1))
+        on_grid = distribute_tensor(many, grid, [Shard(1), Shard(0)])
+        found["two dimensions of the mesh"] = observed(LA.inv, (on_grid,), True)
+        found["one matrix sharded"] = observed(
+            LA.solve, (placed(A[:1], Shard(0)), sharded[2]), True
+        )
+        halves = DTensor.from_local(A / processes, mesh, [Partial()])
+        found["sums"] = observed(LA.inv, (halves,), False)
         found["replicated"] = observed(LA.inv, (everywhere[0],), True)
         found["rows sharded"] = observed(LA.inv, (placed(A, Shard(1)),), True)
         found["fewer than processes"] = observed(LA.inv, (placed(A[:1], Shard(0)),), True)
@@ -159,6 +167,14 @@ def main(rank: int, processes: int, rendezvous: str, file: str) -> None:
         for name, call in OPS.items():
             found[f"op {name}"] = observed(call, sharded, False)
         found["op rows sharded"] = observed(ops.inv, (placed(A, Shard(2)),), False)
+        compiled = torch.compile(LA.inv, fullgraph=True, backend="aot_eager")
+        # Nothing is compiled inside of the mode that counts collectives.
+        A = sharded[0].detach().requires_grad_()
+        X = compiled(A)
+        found["compiled"] = {
+            "results": [report(X)],
+            "gradients": [*map(report, gradients(X, (A,)))],
+        }
     torch.save(found, file)
     torch.distributed.destroy_process_group()
 

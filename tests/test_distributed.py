@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import mpslinalg as LA
+from mpslinalg._shards import MATRICES
 from tests import distributed_worker as worker
 
 PROCESSES = 2
@@ -20,8 +21,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process reports."""
     folder = tmp_path_factory.mktemp("processes")
     files = [folder / f"{rank}.pt" for rank in range(PROCESSES)]
-    root = Path(LA.__file__).parents[1]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    # The package under test, and not another that is installed.
+    path = [str(Path(LA.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
     command = (sys.executable, worker.__file__)
     running = [
         subprocess.Popen(
@@ -31,10 +33,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         for rank, file in enumerate(files)
     ]
     try:
-        assert [process.wait(timeout=120) for process in running] == [0] * PROCESSES
+        assert [process.wait(timeout=300) for process in running] == [0] * PROCESSES
     finally:
         for process in running:
             process.kill()
+            process.wait()
     return [torch.load(file) for file in files]
 
 
@@ -46,12 +49,12 @@ def alone(call: Any, given: tuple[Any, ...]) -> tuple[Any, Any]:
         return worker.tensors(results), worker.gradients(results, given)
 
 
-def agree(name: str, seen: dict[str, Any], results: Any, back: Any, placement: str) -> None:
+def agree(name: str, seen: dict[str, Any], results: Any, back: Any, *placements: str) -> None:
     """Whether values and strides are those of one process, and all lies as expected."""
     for ours, expected in zip(seen["results"], results, strict=True):
         torch.testing.assert_close(ours["values"], expected.detach(), msg=lambda m: f"{name}: {m}")
         assert ours["stride"] == expected.stride(), name
-        assert ours["placements"] == [placement], name
+        assert ours["placements"] == list(placements), name
     for ours, expected in zip(seen["gradients"], back, strict=True):
         assert (ours is None) == (expected is None), name
         if ours is not None:
@@ -80,6 +83,13 @@ def test_other_placements(found: list[dict[str, Any]]) -> None:
 
     many = A.expand(2, *A.shape).contiguous()
     agree("two dimensions", found[0]["two dimensions"], *alone(LA.inv, (many,)), "1")
+    grid = found[0]["two dimensions of the mesh"]
+    agree("two dimensions of the mesh", grid, *alone(LA.inv, (many,)), "1", "0")
+    assert grid["collectives"] == 0
+    gathered = found[1]["one matrix sharded"]
+    agree("one matrix sharded", gathered, *alone(LA.solve, (A[:1], B)), "0")
+    assert [x["placements"] for x in gathered["gradients"]] == [["0"], ["0"]]
+    agree("sums", found[0]["sums"], alone(LA.inv, (A,))[0], [], "Replicate")
     agree("replicated", found[0]["replicated"], *alone(LA.inv, (A,)), "Replicate")
     agree("rows sharded", found[0]["rows sharded"], *alone(LA.inv, (A,)), "Replicate")
     assert found[0]["two dimensions"]["collectives"] == 0
@@ -117,6 +127,17 @@ def test_ops_are_registered_when_asked_for(found: list[dict[str, Any]]) -> None:
             assert torch.equal(ours["values"], expected), name
             assert ours["stride"] == expected.stride(), name
             assert ours["placements"] == (["Replicate"] if expected.shape == (0,) else ["0"]), name
+    agree("compiled", found[0]["compiled"], *alone(LA.inv, worker.inputs()[:1]), "0")
     rows = found[0]["op rows sharded"]
     assert rows["collectives"] == 1
     assert torch.equal(rows["results"][0]["values"], worker.ops.inv(worker.inputs()[0])[0])
+
+
+def test_every_op_has_a_rule() -> None:
+    names = torch._C._dispatch_get_all_op_names()
+    ours = {name.partition("::")[2] for name in names if name.startswith("mpslinalg::")}
+    assert ours == LA.distributed.BEHIND_BATCH.keys()
+
+
+def test_functions_are_known() -> None:
+    assert all(callable(getattr(LA, name)) for name in MATRICES)
