@@ -69,7 +69,8 @@ def by_batch(
     try:
         result = local(*given.args, **given.kwargs)
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-        error.add_note("Batch elements are counted in the part of the batch on this process.")
+        if any(dim is not None for dim in layout.sharded):
+            error.add_note("Batch elements are counted in the part of the batch on this process.")
         raise
     if isinstance(result, Tensor):
         return _whole(result, layout)

@@ -48,6 +48,11 @@ SHARDED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "svd": lambda A, S, B: LA.svd(A),
     "svdvals": lambda A, S, B: LA.svdvals(B),
     "polar": lambda A, S, B: LA.polar(B),
+    "pinv": lambda A, S, B: LA.pinv(B, rtol=S[..., 0, 0].detach() * 0),
+    "matrix_sqrth": lambda A, S, B: LA.matrix_sqrth(S),
+    "matrix_norm": lambda A, S, B: LA.matrix_norm(A, keepdim=True),
+    "matrix_norm_spectral": lambda A, S, B: LA.matrix_norm(B, 2),
+    "cond": lambda A, S, B: LA.cond(A, 1),
     "eigh": lambda A, S, B: LA.eigh(S),
     "solve_triangular": lambda A, S, B: LA.solve_triangular(A, B, upper=True),
     "solve_triangular_unit": lambda A, S, B: LA.solve_triangular(
