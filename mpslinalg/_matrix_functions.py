@@ -150,6 +150,7 @@ def _frechet(A: Tensor, E: Tensor) -> Tensor:
     return _exp(torch.cat((top, bottom), -2))[..., :n, n:] * scale
 
 
+@over_batches
 def matrix_exp(A: Tensor) -> Tensor:
     """Compute the exponential of a square matrix: the sum of A^k / k!.
 

@@ -18,8 +18,9 @@ MATRICES = frozenset(
         *("cholesky", "cholesky_ex", "cholesky_inverse", "cholesky_solve", "cond", "det"),
         *("eig", "eigh", "eigvals", "eigvalsh", "geqrf", "householder_product", "inv", "inv_ex"),
         *("ldl_factor", "ldl_factor_ex", "ldl_solve", "lstsq", "lu", "lu_factor", "lu_factor_ex"),
-        *("lu_solve", "lu_unpack", "matrix_rank", "matrix_sqrth", "ormqr", "pinv", "polar", "qr"),
-        *("qr_pivoted", "slogdet", "solve", "solve_ex", "solve_triangular", "svd", "svdvals"),
+        *("lu_solve", "lu_unpack", "matrix_exp", "matrix_power", "matrix_rank", "matrix_sqrth"),
+        *("ormqr", "pinv", "polar", "qr", "qr_pivoted", "slogdet", "solve", "solve_ex"),
+        *("solve_triangular", "svd", "svdvals"),
     )
 )
 # Dimensions behind the batch of those of their arguments that are no matrices.

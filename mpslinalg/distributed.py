@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 # Dimensions behind the batch of the first argument of an op. With its batch all arguments and
-# results begin.
+# results begin. Those without a rule index the whole of a tensor, or make one.
 BEHIND_BATCH = {
     **dict.fromkeys(("cholesky", "cholesky_inverse", "cholesky_solve", "det", "eig", "eigh"), 2),
     **dict.fromkeys(("geqrf", "gels", "householder_product", "inv", "ldl_factor", "ldl_solve"), 2),
-    **dict.fromkeys(("lu_det", "lu_factor", "lu_solve", "lu_unpack", "ormqr", "product", "qr"), 2),
-    **dict.fromkeys(("qr_pivoted", "slogdet", "solve", "solve_triangular", "svd", "svdvals"), 2),
+    **dict.fromkeys(("lu_det", "lu_factor", "lu_solve", "lu_unpack", "matrix_exp", "ormqr"), 2),
+    **dict.fromkeys(("product", "qr", "qr_pivoted", "slogdet", "solve", "solve_triangular"), 2),
+    **dict.fromkeys(("svd", "svdvals"), 2),
+    **dict.fromkeys(("compare", "frexp", "heaviside", "special_airy", "special_normal"), 0),
+    "special_polynomial": 0,
     "gated_delta_system": 2,
     "gated_delta_solve_tril": 3,
     "gated_delta_step": 3,

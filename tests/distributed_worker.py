@@ -49,6 +49,8 @@ SHARDED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "svdvals": lambda A, S, B: LA.svdvals(B),
     "polar": lambda A, S, B: LA.polar(B),
     "pinv": lambda A, S, B: LA.pinv(B, rtol=S[..., 0, 0].detach() * 0),
+    "matrix_power": lambda A, S, B: LA.matrix_power(A, 3),
+    "matrix_exp": lambda A, S, B: LA.matrix_exp(A),
     "matrix_sqrth": lambda A, S, B: LA.matrix_sqrth(S),
     "matrix_norm": lambda A, S, B: LA.matrix_norm(A, keepdim=True),
     "matrix_norm_spectral": lambda A, S, B: LA.matrix_norm(B, 2),
@@ -69,6 +71,7 @@ OPS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "qr_r": lambda A, S, B: ops.qr(B, "r"),
     "eigvalsh": lambda A, S, B: ops.eigh(S, True, False),
     "eigh": lambda A, S, B: ops.eigh(S, True, True),
+    "frexp": lambda A, S, B: ops.frexp(A),
     "lu_unpack": lambda A, S, B: ops.lu_unpack(*ops.lu_factor(A, True)[:2], True, False),
 }
 

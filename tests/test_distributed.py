@@ -136,7 +136,8 @@ def test_ops_are_registered_when_asked_for(found: list[dict[str, Any]]) -> None:
 def test_every_op_has_a_rule() -> None:
     names = torch._C._dispatch_get_all_op_names()
     ours = {name.partition("::")[2] for name in names if name.startswith("mpslinalg::")}
-    assert ours == LA.distributed.BEHIND_BATCH.keys()
+    whole = {"bincount", "logspace", "put", "take"}
+    assert ours - whole == LA.distributed.BEHIND_BATCH.keys()
 
 
 def test_functions_are_known() -> None:
