@@ -2,6 +2,7 @@
 
 from torch.linalg import LinAlgError as LinAlgError  # type: ignore[attr-defined]
 
+from mpslinalg import distributed as distributed
 from mpslinalg import gated_delta as gated_delta
 from mpslinalg import special as special
 from mpslinalg._cholesky import cholesky as cholesky

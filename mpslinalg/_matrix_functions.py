@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _eigh, _lu_plan, _matrix_exp_plan, _op, _route, _sylvester
+from mpslinalg._shards import over_batches
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
@@ -64,6 +65,7 @@ def _refuse(A: Any) -> Any:
     return _check.refuse_as("linalg.matrix_sqrth", torch.linalg.eigh, A)
 
 
+@over_batches
 def matrix_sqrth(A: Tensor) -> Tensor:
     """Compute the square root of a symmetric or Hermitian positive semidefinite matrix: X X = A.
 
@@ -148,6 +150,7 @@ def _frechet(A: Tensor, E: Tensor) -> Tensor:
     return _exp(torch.cat((top, bottom), -2))[..., :n, n:] * scale
 
 
+@over_batches
 def matrix_exp(A: Tensor) -> Tensor:
     """Compute the exponential of a square matrix: the sum of A^k / k!.
 

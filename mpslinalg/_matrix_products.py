@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mpslinalg import _check, _inverse, _out, _route
 from mpslinalg._products import INNER
+from mpslinalg._shards import over_batches
 
 INEXACT = frozenset((*_check.DTYPES, *_check.HALVES))
 INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
@@ -258,6 +259,7 @@ def _power(A: Tensor, n: int) -> Tensor:
         A = _matmul(A, A)
 
 
+@over_batches
 def matrix_power(A: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
     """Multiply a square matrix with itself n times; its inverse -n times if n < 0.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _inverse, _op, _out, _route, _svd
+from mpslinalg._shards import over_batches
 
 # By sums of absolute values along rows or columns, then by singular values.
 SUMS = (1, -1, math.inf, -math.inf)
@@ -196,6 +197,7 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
     return {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)
 
 
+@over_batches
 def cond(A: Tensor, p: int | float | str | None = None, *, out: Tensor | None = None) -> Tensor:
     """Compute the condition number of a matrix with regard to inversion.
 

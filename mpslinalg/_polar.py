@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _op, _out, _route, _svd, _sylvester
+from mpslinalg._shards import over_batches
 from mpslinalg._solve import solve_ex
 
 
@@ -94,6 +95,7 @@ def _refuse(A: Any, out: Any) -> Any:
     return _check.refuse_as("linalg.polar", torch.linalg.qr, A, out=out)
 
 
+@over_batches
 def polar(A: Tensor, *, out: Any = None) -> Any:
     """Factor A = U H: orthonormal columns, and a hermitian positive semidefinite matrix.
 

@@ -7,6 +7,7 @@ from torch.autograd import Function
 
 from mpslinalg import _check, _op, _qr_pivoted_plan, _route
 from mpslinalg._qr import MODES, pull_back, push_forward, refuse_derivative
+from mpslinalg._shards import over_batches
 
 regime = _qr_pivoted_plan.regime
 
@@ -66,6 +67,7 @@ def factor(A: Tensor, mode: str) -> QRPivoted:
     return QRPivoted(Q, R, P.long())
 
 
+@over_batches
 def qr_pivoted(A: Tensor, mode: str = "reduced") -> QRPivoted:
     """Factor A[..., :, P] = Q R with the columns in an order that reveals the rank.
 

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from mpslinalg import _route
 from mpslinalg._engines import ENGINES, checking
 from mpslinalg._engines.program import Program, apart, current, record
+from mpslinalg._shards import by_batch
 
 # Kinds of arguments that a function remembers; each takes some 2 kB.
 MAX_PROGRAMS = 1024
@@ -97,7 +98,11 @@ def repeated(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
     """A public function whose calls are repeated, unless they go to torch or to out=."""
-    call = repeated(function, function)
+
+    def otherwise(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return by_batch(function, call, args, kwargs)
+
+    call = repeated(function, otherwise)
 
     @functools.wraps(function)
     def either(*args: P.args, **kwargs: P.kwargs) -> R:

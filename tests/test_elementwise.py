@@ -64,6 +64,8 @@ def test_samples(op: Any, device: str) -> None:
     for dtype in (*DTYPES, torch.complex64, torch.float64):
         if dtype not in op.dtypes or (device == "mps" and dtype == torch.float64):
             continue
+        if op.name == "logspace" and dtype in (torch.float16, torch.complex64, torch.float64):
+            continue
         tolerance: dict[str, Any] = {}
         if op.name == "logspace" and dtype.is_floating_point:
             tolerance = {"rtol": 30 * torch.finfo(dtype).eps, "atol": 0}

@@ -279,7 +279,10 @@ def test_samples(op: Any, device: str) -> None:
     """torch's database: values, dtypes, shapes, strides, out=."""
     ours = function(op.name.removeprefix("special."))
     count = 0
-    for dtype in (torch.float32, torch.float64, torch.int32, torch.bool, torch.uint8):
+    # What depends on the dtype is one text for all polynomials.
+    others = (torch.float64, torch.bool, torch.uint8)
+    every = op.name.endswith(("legendre_polynomial_p", "polynomial_t", *OF_ONE))
+    for dtype in (torch.float32, torch.int32, *(others if every else ())):
         if device == "mps" and dtype == torch.float64:
             continue
         torch.manual_seed(0)
@@ -300,7 +303,7 @@ def test_samples(op: Any, device: str) -> None:
                     assert quiet(ours, *there, out=out) is out
                     assert out.equal(got.to(out.dtype)) or got.isnan().any()
                 count += 1
-    assert count >= 12
+    assert count >= 9
 
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -72,7 +72,9 @@ def test_views(dtype: torch.dtype, shape: tuple[int, ...], view: str, device: st
         assert not ours.is_conj()
     single = A[:, :1]
     for ours, plain in zip(LA.svd(single.expand(shape)), LA.svd(single), strict=True):
-        assert torch.equal(ours, plain.expand(ours.shape))
+        # A GPU's GEMM may sum a batch in another order.
+        tolerance = 0 if device == "cpu" else 1e-5
+        torch.testing.assert_close(ours, plain.expand(ours.shape), rtol=0, atol=tolerance)
 
 
 @kernels
