@@ -111,6 +111,13 @@ def _decomposed(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return U, S, Vh, info
 
 
+def decompose(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """U, S and V^H by kernels, whatever the mode: a thread of autograd has the default one."""
+    U, S, Vh, info = _decomposed(A, full)
+    _check.errors(info, "linalg.svd", is_matrix=A.dim() == 2)
+    return U, S, Vh
+
+
 def _thin(U: Tensor, S: Tensor, Vh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     k = S.shape[-1]
     return U.narrow(-1, 0, k), S, Vh.narrow(-2, 0, k)
@@ -243,9 +250,7 @@ def svd(
     ):
         given = _driver_for_torch(A, driver)
         return _check.refuse(torch.linalg.svd, A, full_matrices, driver=given, out=out)
-    U, S, Vh, info = _decomposed(A, full_matrices)
-    _check.errors(info, "linalg.svd", is_matrix=A.dim() == 2)
-    return _out.named("linalg_svd", (U, S, Vh), out)
+    return _out.named("linalg_svd", decompose(A, full_matrices), out)
 
 
 @public
