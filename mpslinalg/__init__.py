@@ -24,6 +24,8 @@ from mpslinalg._elementwise import le as le
 from mpslinalg._elementwise import logspace as logspace
 from mpslinalg._elementwise import lt as lt
 from mpslinalg._elementwise import ne as ne
+from mpslinalg._enable import disable as disable
+from mpslinalg._enable import enable as enable
 from mpslinalg._householder import geqrf as geqrf
 from mpslinalg._householder import householder_product as householder_product
 from mpslinalg._householder import ormqr as ormqr

@@ -147,7 +147,7 @@ def lacking(A: Tensor) -> str | None:
     return None if n <= most else f"the kernels take matrices of at most {most} rows, not {n}"
 
 
-def _check_info(info: Tensor, name: str, A: Tensor) -> None:
+def check_info(info: Tensor, name: str, A: Tensor) -> None:
     """Raise torch's errors: first for NaN or infinity, which have n + 1."""
     n, is_matrix = A.shape[-1], A.dim() == 2
 
@@ -205,7 +205,7 @@ def eig(A: Tensor, *, out: Any = None) -> Any:
     if not (_check.square(A) and _check.out_to_cast(out, (A,), dtype, dtype)):
         return _check.refuse(torch.linalg.eig, A, out=out)
     L, V, info = _decomposed(A)
-    _check_info(info, "linalg.eig", A)
+    check_info(info, "linalg.eig", A)
     return _out.named("linalg_eig", (L, V), out)
 
 
@@ -241,5 +241,5 @@ def eigvals(A: Tensor, *, out: Tensor | None = None) -> Tensor:
         L, info = _differentiable_values(A)
     else:
         L, _, info = _decompose(A, False)
-    _check_info(info, "linalg.eigvals", A)
+    check_info(info, "linalg.eigvals", A)
     return L if out is None else _out.write(L, out)

@@ -99,7 +99,7 @@ def _eigh(A: Tensor, UPLO: str, vectors: bool) -> tuple[Tensor, Tensor]:
     return L, V
 
 
-def _triangle(UPLO: Any) -> bool:
+def triangle(UPLO: Any) -> bool:
     return type(UPLO) is str and UPLO in ("L", "l", "U", "u")
 
 
@@ -141,7 +141,7 @@ def eigh(A: Tensor, UPLO: str = "L", *, out: Any = None) -> Any:
     if not (isinstance(A, Tensor) and _route.kernels("eigh", A)):
         return torch.linalg.eigh(A, UPLO, out=out)
     _check.same_device("linalg_eigh", A=A, out=out)
-    if not (_check.square(A) and _triangle(UPLO) and _check.out(out, (A,), A.real.dtype, A.dtype)):
+    if not (_check.square(A) and triangle(UPLO) and _check.out(out, (A,), A.real.dtype, A.dtype)):
         return _check.refuse(torch.linalg.eigh, A, UPLO, out=out)
     return _out.named("linalg_eigh", _eigh(A, UPLO, True), out)
 
@@ -170,7 +170,7 @@ def eigvalsh(A: Tensor, UPLO: str = "L", *, out: Tensor | None = None) -> Tensor
         result: Tensor = torch.linalg.eigvalsh(A, UPLO, out=out)
         return result
     _check.same_device("linalg_eigvalsh", A=A, out=out)
-    if not (_check.square(A) and _triangle(UPLO) and _check.out(out, (A,), A.real.dtype)):
+    if not (_check.square(A) and triangle(UPLO) and _check.out(out, (A,), A.real.dtype)):
         refused: Tensor = _check.refuse(torch.linalg.eigvalsh, A, UPLO, out=out)
         return refused
     L, _ = _eigh(A, UPLO, False)

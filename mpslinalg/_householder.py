@@ -111,7 +111,7 @@ def geqrf(input: Tensor, *, out: Any = None) -> Any:
     results = _undifferentiable_factor(input) if _op.tracked(input) else _factor(input)
     if out is None:
         return torch.return_types.geqrf(results)
-    return torch.return_types.geqrf_out(map(_write, results, out))  # type: ignore[attr-defined]
+    return torch.return_types.geqrf_out(map(write, results, out))  # type: ignore[attr-defined]
 
 
 @public
@@ -149,14 +149,14 @@ def householder_product(A: Tensor, tau: Tensor, *, out: Tensor | None = None) ->
     _check.same_device("linalg_householder_product", input=A, tau=tau, out=out)
     if not (
         _check.matrix(A)
-        and _belongs(A, tau)
+        and belongs(A, tau)
         and A.shape[-2] >= A.shape[-1] >= tau.shape[-1]
         and _check.out_to_cast(out, (A, tau), A.dtype)
     ):
         refused: Tensor = _check.refuse(torch.linalg.householder_product, A, tau, out=out)
         return refused
     Q = _householder_product(A, tau)
-    return Q if out is None else _write(Q, out)
+    return Q if out is None else write(Q, out)
 
 
 @public
@@ -199,29 +199,37 @@ def ormqr(
     _check.same_device("ormqr", input=input, tau=tau, other=other, out=out)
     if not (
         _check.matrix(input)
-        and _belongs(input, tau)
-        and isinstance(other, Tensor)
-        and other.dtype == input.dtype
-        and other.dim() == input.dim()
-        and other.shape[:-2] == input.shape[:-2]
         and _check.flags(left, transpose)
-        and (side := other.shape[-2 if left else -1]) == input.shape[-2]
-        and tau.shape[-1] == min(side, input.shape[-1])
+        and applies(input, tau, other, left)
         and _check.out(out, (input, tau, other), input.dtype)
     ):
         refused: Tensor = _check.refuse(torch.ormqr, input, tau, other, left, transpose, out=out)
         return refused
     X = _ormqr(input, tau, other, left, transpose)
-    return X if out is None else _write(X, out)
+    return X if out is None else write(X, out)
 
 
-def _belongs(A: Tensor, tau: Any) -> bool:
+def applies(A: Tensor, tau: Any, C: Any, left: bool) -> bool:
+    """Whether the reflectors are for a matrix like C."""
+    return (
+        belongs(A, tau)
+        and isinstance(C, Tensor)
+        and C.dtype == A.dtype
+        and C.dim() == A.dim()
+        and C.shape[:-2] == A.shape[:-2]
+        and (side := C.shape[-2 if left else -1]) == A.shape[-2]
+        and tau.shape[-1] == min(side, A.shape[-1])
+    )
+
+
+def belongs(A: Tensor, tau: Any) -> bool:
+    """Whether there are scales for reflectors of a batch like A."""
     if not (isinstance(tau, Tensor) and tau.dtype == A.dtype and tau.dim() == A.dim() - 1):
         return False
     return tau.shape[:-1] == A.shape[:-2]
 
 
-def _write(result: Tensor, out: Tensor) -> Tensor:
+def write(result: Tensor, out: Tensor) -> Tensor:
     """An output without elements takes the strides of the result, another shape is row-major."""
     if out.numel() == 0:
         return _out.write(result, out.resize_(0))

@@ -17,7 +17,7 @@ _factor = _ldl_plan.ldl_factor_op
 _solve = _ldl_plan.ldl_solve_op
 
 # What torch takes for pivots.
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def _no_derivative(name: str) -> NoReturn:
@@ -120,7 +120,7 @@ def _refuse_gradient_to_out(name: str, out: Any, *inputs: Tensor) -> None:
         )
 
 
-def _check_errors(info: Tensor, name: str, is_matrix: bool) -> None:
+def check_info(info: Tensor, name: str, is_matrix: bool) -> None:
     _check.at_the_end(info, partial(_raise_first, name=name, is_matrix=is_matrix))
 
 
@@ -188,7 +188,7 @@ def ldl_factor(A: Tensor, *, hermitian: bool = False, out: Any = None) -> Any:
         return _check.refuse(torch.linalg.ldl_factor, A, hermitian=hermitian, out=out)
     _refuse_gradient_to_out("ldl_factor_ex", out, A)
     LD, pivots, info = _factor_tracked(A, hermitian)
-    _check_errors(info, "torch.linalg.ldl_factor", A.dim() == 2)
+    check_info(info, "torch.linalg.ldl_factor", A.dim() == 2)
     return _out.named("linalg_ldl_factor", (LD, pivots), out)
 
 
@@ -233,7 +233,7 @@ def ldl_factor_ex(
     _refuse_gradient_to_out("ldl_factor_ex", out, A)
     LD, pivots, info = _factor_tracked(A, hermitian)
     if check_errors:
-        _check_errors(info, "torch.linalg.ldl_factor_ex", A.dim() == 2)
+        check_info(info, "torch.linalg.ldl_factor_ex", A.dim() == 2)
     return _out.named("linalg_ldl_factor_ex", (LD, pivots, info), out)
 
 
@@ -273,7 +273,7 @@ def ldl_solve(
         _check.square(LD)
         and _check.flags(hermitian)
         and isinstance(pivots, Tensor)
-        and pivots.dtype in _INTEGERS
+        and pivots.dtype in INTEGERS
         and pivots.shape == LD.shape[:-1]
         and _check.fits(LD, B, True)
         and _check.out(out, (), LD.dtype)

@@ -227,15 +227,9 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     if runs is None or not _route.kernels(runs, A):
         return torch.linalg.lstsq(A, B, rcond, driver=driver)
     _check.same_device("linalg_lstsq", input=A, other=B)
-    vector = isinstance(B, Tensor) and B.dim() > 0 and B.shape == A.shape[:-1]
-    if not (
-        _check.matrix(A)
-        and isinstance(B, Tensor)
-        and B.dtype == A.dtype
-        and _is_number(rcond)
-        and (vector or _fits(A, B))
-    ):
+    if not (_check.matrix(A) and accepts(A, B) and _is_number(rcond)):
         return _check.refuse(torch.linalg.lstsq, A, B, rcond, driver=driver)
+    vector = _is_vector(A, B)
     right = B.unsqueeze(-1) if vector else B
     X, *others = _gels(A, right) if runs == "lstsq" else _deficient(A, right, rcond, runs)
     results = (X.squeeze(-1) if vector else X, *others)
@@ -292,6 +286,15 @@ def _rcond(A: Tensor, rcond: float | None, driver: str) -> float:
 def _is_number(rcond: Any) -> bool:
     scalar = isinstance(rcond, Tensor) and rcond.numel() == 1 and not rcond.is_complex()
     return rcond is None or isinstance(rcond, Real) or scalar
+
+
+def _is_vector(A: Tensor, B: Tensor) -> bool:
+    return B.dim() > 0 and B.shape == A.shape[:-1]
+
+
+def accepts(A: Tensor, B: Any) -> bool:
+    """Whether A X = B, of a matrix A, has a right-hand side that fits."""
+    return isinstance(B, Tensor) and B.dtype == A.dtype and (_is_vector(A, B) or _fits(A, B))
 
 
 def _fits(A: Tensor, B: Tensor) -> bool:

@@ -14,20 +14,20 @@ regime = _solve_plan.regime
 _small = _solve_plan.solve_op
 
 
-def _is_vector(A: Tensor, B: Tensor) -> bool:
+def is_vector(A: Tensor, B: Tensor) -> bool:
     return B.dim() == 1 or (B.dim() == A.dim() - 1 and B.shape == A.shape[:-1])
 
 
-def _accepts(A: Tensor, B: Any, left: bool) -> bool:
+def accepts(A: Tensor, B: Any, left: bool) -> bool:
     if not (_check.square(A) and isinstance(B, Tensor)):
         return False
-    if not _check.flags(left) or (_is_vector(A, B) and not left):
+    if not _check.flags(left) or (is_vector(A, B) and not left):
         return False
-    return _check.fits(A, B.unsqueeze(-1) if _is_vector(A, B) else B, left)
+    return _check.fits(A, B.unsqueeze(-1) if is_vector(A, B) else B, left)
 
 
 def _solve(A: Tensor, B: Tensor, left: bool) -> tuple[Tensor, Tensor]:
-    vector = _is_vector(A, B)
+    vector = is_vector(A, B)
     if vector:
         B = B.unsqueeze(-1)
     # One matrix for many B is factored once.
@@ -39,13 +39,16 @@ def _solve(A: Tensor, B: Tensor, left: bool) -> tuple[Tensor, Tensor]:
         A, LU, pivots, B = _op.broadcast((A, 2), (LU, 2), (pivots, 1), (B, 2))
         X = solve_factored(A, B if left else B.mT, LU, pivots, 0 if left else 1)
         X = X if left else X.mT
-    if not vector:
-        return X, info
+    return as_vectors(X) if vector else X, info
+
+
+def as_vectors(X: Tensor) -> Tensor:
+    """Matrices of one column as vectors, with torch's strides."""
     X = X.squeeze(-1)
     if X.dim() > 1:
         # torch takes the strides of a batch of vectors for those of a column-major matrix.
         X = X.mT.clone(memory_format=torch.contiguous_format).mT
-    return X, info
+    return X
 
 
 @public
@@ -83,7 +86,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True, out: Tensor | None = None)
         )
         return result
     _check.same_device("wrapper_CUDA__linalg_solve_ex", A=A, B=B, out=out)
-    if not (_accepts(A, B, left) and _check.out(out, (A, B), A.dtype)):
+    if not (accepts(A, B, left) and _check.out(out, (A, B), A.dtype)):
         refused: Tensor = _check.refuse(torch.linalg.solve, A, B, left=left, out=out)
         return refused
     X, info = _solve(A, B, left)
@@ -119,7 +122,7 @@ def solve_ex(
         return torch.linalg.solve_ex(A, B, left=left, check_errors=check_errors, out=out)
     _check.same_device("wrapper_CUDA__linalg_solve_ex", A=A, B=B, out=out)
     if not (
-        _accepts(A, B, left)
+        accepts(A, B, left)
         and _check.flags(check_errors)
         and _check.out(out, (A, B), A.dtype, torch.int32)
     ):

@@ -15,7 +15,7 @@ import mpslinalg as LA
 FUNCTIONS = sorted(
     name
     for name, value in vars(LA).items()
-    if inspect.isfunction(value) and not name.startswith("_") and name != "which"
+    if inspect.isfunction(value) and not name.startswith("_") and name not in ("disable", "which")
 )
 
 # Every function of torch.linalg 2.15; older ones lack some.

@@ -1,0 +1,177 @@
+"""Our kernels under the operations of aten itself, for code that calls torch.linalg."""
+
+import threading
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import Library, get_kernel
+
+from mpslinalg import _check, _route
+from mpslinalg._aten import OPERATIONS, Operation
+
+_KEYS = {"mps": "MPS", "cuda": "CUDA", "cpu": "CPU"}
+# Of the devices whose operations are ours now. A Library takes its kernels along when it goes.
+_libraries: dict[str, Library] = {}
+_lock = threading.Lock()
+
+
+class enable:
+    """Let torch.linalg itself run our kernels on a device, in this whole process.
+
+    From the call on, code that knows nothing of mpslinalg gets the kernels wherever torch has an
+    operation that they do: in `torch.linalg.solve`, in `torch.distributions`, in graphs of
+    `torch.compile`. Derivatives, shape checks and error words remain torch's. What the kernels do
+    not take (half precision, `eig` beyond its size) goes to torch's own kernel as before.
+
+    Lasts until `disable`; as a context manager, until the end of the block, and blocks nest. Inside
+    `use("torch")` torch's kernels run all the same. On CUDA only those calls change in which the
+    kernels were measured faster, unless they are inside `use("kernels")`.
+
+    The table of operations belongs to all threads: call `enable` and `disable` while no other
+    thread computes.
+
+    Args:
+        device: "mps", "cuda" or "cpu"; the CPU is there for tests, LAPACK is faster.
+
+    Raises:
+        ValueError: another device.
+
+    Example:
+        >>> mpslinalg.enable()
+        >>> torch.linalg.eig(torch.randn(8, 8, device="mps"))
+        >>> with mpslinalg.enable("cpu"):
+        ...     torch.linalg.inv(A)
+    """
+
+    def __init__(self, device: str | torch.device = "mps") -> None:
+        self._device = _type(device, "enable")
+        self._before = self._device in _libraries
+        self.__enter__()
+
+    def __enter__(self) -> None:
+        with _lock:
+            if self._device not in _libraries:
+                _libraries[self._device] = _registered(_KEYS[self._device])
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._before:
+            disable(self._device)
+
+
+def disable(device: str | torch.device = "mps") -> None:
+    """Give the operations of a device back to torch, however often they were enabled.
+
+    Args:
+        device: "mps", "cuda" or "cpu".
+
+    Raises:
+        ValueError: another device.
+    """
+    name = _type(device, "disable")
+    with _lock:
+        library = _libraries.pop(name, None)
+        if library is not None:
+            library._destroy()  # type: ignore[no-untyped-call]
+
+
+def _type(device: str | torch.device, name: str) -> str:
+    given = device.type if isinstance(device, torch.device) else device
+    if given not in _KEYS:
+        raise ValueError(f"mpslinalg.{name}: expected 'mps', 'cuda' or 'cpu', got {device!r}")
+    return given
+
+
+def _registered(key: str) -> Library:
+    library = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        # To override them is what the user asked for.
+        warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+        for name, operation in OPERATIONS.items():
+            packet = getattr(torch.ops.aten, name)
+            for overload in (getattr(packet, o) for o in packet.overloads()):
+                if _composed(overload):
+                    continue
+                library.impl(  # type: ignore[no-untyped-call]
+                    overload,
+                    _implementation(operation, overload, key),
+                    key,
+                    with_keyset=True,
+                    allow_override=True,
+                )
+    return library
+
+
+def _composed(overload: Any) -> bool:
+    """Whether the operation is made of others, which autograd has to see."""
+    key = "CompositeImplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key))
+
+
+def _implementation(operation: Operation, overload: Any, key: str) -> Callable[..., Any]:
+    torchs = _torchs(overload, key)
+    names = [a.name for a in overload._schema.arguments if a.is_out]
+
+    def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        results = _results(operation, args, kwargs)
+        return torchs(keys, *args, **kwargs) if results is NotImplemented else results
+
+    def run_to_out(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        outs = [kwargs[name] for name in names]
+        others = {name: value for name, value in kwargs.items() if name not in names}
+        results = _results(operation, args, others)
+        if isinstance(results, Tensor):
+            results = (results,)
+        if results is NotImplemented or any(
+            (r.dtype, r.device) != (o.dtype, o.device) for r, o in zip(results, outs, strict=True)
+        ):
+            return torchs(keys, *args, **kwargs)
+        for result, out in zip(results, outs, strict=True):
+            operation.write(result, out)
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    return run_to_out if names else run
+
+
+def _torchs(overload: Any, key: str) -> Callable[..., Any]:
+    """What torch itself runs on the device, which for some operations is nothing."""
+    try:
+        call: Callable[..., Any] = get_kernel(overload, key).call_boxed
+    except RuntimeError:
+
+        def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            outs = {k: v for k, v in kwargs.items() if isinstance(v, Tensor)}
+            outs = {k: torch.empty(0, dtype=v.dtype) for k, v in outs.items()}
+            return _check.refuse(overload, *args, **{**kwargs, **outs})
+
+    return call
+
+
+def _results(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    A = args[0]
+    if not (_wanted(operation.route, A) and operation.takes(A)):
+        return NotImplemented
+    tensors = [x for x in args if isinstance(x, Tensor)]
+    if any(x.device != A.device for x in tensors):
+        return NotImplemented
+    if not any(x.requires_grad for x in tensors):
+        return operation.run(*args, **kwargs)
+    # Autograd has noted the call: a plan that sees no gradients is repeated from its record.
+    with torch.no_grad():
+        return operation.run(*args, **kwargs)
+
+
+def _wanted(route: str, A: Tensor) -> bool:
+    if _route.mode.name != "auto":
+        return _route.mode.name == "kernels"
+    if not A.is_cuda or A.dim() < 2:
+        return True
+    return _route.kernels_win(route, "cuda", A.shape[:-2].numel(), *A.shape[-2:])
