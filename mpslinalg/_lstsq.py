@@ -90,7 +90,7 @@ def _solve_differentiably(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]
 @_op.outside_autocast
 def _solve_by_svd(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, Tensor, Tensor]:
     """The X of smallest norm, the rank of A, and its singular values."""
-    U, S, Vh = _svd.svd(A, full_matrices=False)
+    U, S, Vh = _svd.decompose(A, False)
     kept = rcond * S[..., :1] < S
     C = torch.where(kept.unsqueeze(-1), (U.mH @ B) / S.unsqueeze(-1), 0)
     return Vh.mH @ C, kept.sum(-1), S

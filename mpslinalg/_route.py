@@ -20,7 +20,7 @@ from mpslinalg._engines.cpu import compiler_found
 INV_CPU_BATCH = 1024
 INV_CPU_N = 4
 # On an H200 (docs/data/h200-*.json, 2026-11-30) the kernels beat torch in every batch measured, of
-# which the smallest was this. Single matrices of 1024 to 4096 mostly lose, and smaller ones were
+# which the smallest was this. Of single matrices they win some and lose some, and small ones were
 # not measured. LDL has no such run: by a profile on the same day, before its panels were rewritten,
 # 64 matrices of 256 rows took torch, which goes from one to the next, 650 ms and the kernels 0.7.
 CUDA_BATCH = 64
@@ -28,10 +28,10 @@ CUDA_BATCH = 64
 CUDA_TALL = 65536
 CUDA_TALL_COLUMNS = 8
 CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
-# So does the SVD of a single matrix from so many rows and columns on: there by 1.8 to 6.5.
+# The SVD of a single matrix from so many rows and columns on wins by 2.4 to 7.9.
 CUDA_SINGLE = 256
 CUDA_SINGLE_WINS = frozenset(("svd", "svdvals"))
-CUDA_NOT_MEASURED = frozenset(("eig", "eigvals", "matrix_exp", "matrix_norm", "svd_lowrank"))
+CUDA_NOT_MEASURED = frozenset(("matrix_exp", "matrix_norm", "svd_lowrank"))
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 # What is a decomposition and a few products is as fast as its decomposition.

@@ -111,6 +111,13 @@ def _decomposed(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return U, S, Vh, info
 
 
+def decompose(A: Tensor, full: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """U, S and V^H by kernels, whatever the mode: a thread of autograd has the default one."""
+    U, S, Vh, info = _decomposed(A, full)
+    _check.errors(info, "linalg.svd", is_matrix=A.dim() == 2)
+    return U, S, Vh
+
+
 def _thin(U: Tensor, S: Tensor, Vh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     k = S.shape[-1]
     return U.narrow(-1, 0, k), S, Vh.narrow(-2, 0, k)
@@ -218,10 +225,9 @@ def svd(
         NotImplementedError: use("kernels") with half precision.
         RuntimeError: what is no matrix, other dtypes, an unknown driver.
 
-    One-sided Jacobi, at most 30 sweeps: to 32 columns a column a lane of a simdgroup, to 256 (192
-    in batches of less than 8) by blocks of columns; of a matrix with a side above 32 that is not
-    square, of R of its QR. Columns carry exponents of their own and pairs are turned by their
-    cosine, so where A = B D with a well conditioned B and a diagonal D every singular value is
+    One-sided Jacobi, at most 30 sweeps: to 32 columns a column a lane of a simdgroup, to 64 by
+    blocks of columns; of a matrix with a side above 32 that is not square, of R of its QR. Columns
+    carry exponents of their own and pairs are turned by their cosine, so where A = B D with a well conditioned B and a diagonal D every singular value is
     right to some eps cond(B), however small, and a power of two in A is one in S and changes
     neither U nor V. Larger matrices are reduced to bidiagonal form, whose singular values are found
     by divide and conquer, those of `svdvals` by bisection: right to some eps of the largest one.
@@ -243,9 +249,7 @@ def svd(
     ):
         given = _driver_for_torch(A, driver)
         return _check.refuse(torch.linalg.svd, A, full_matrices, driver=given, out=out)
-    U, S, Vh, info = _decomposed(A, full_matrices)
-    _check.errors(info, "linalg.svd", is_matrix=A.dim() == 2)
-    return _out.named("linalg_svd", (U, S, Vh), out)
+    return _out.named("linalg_svd", decompose(A, full_matrices), out)
 
 
 @public
