@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 
 import mpslinalg as LA
-from mpslinalg import _aten, _eig_plan, _enable, testing
+from mpslinalg import _aten, _eig_plan, _enable, _route, testing
 from mpslinalg._engines import Kernel
 from mpslinalg._engines.program import Program
 from tests.inputs import on, random_definite, random_hermitian
@@ -497,7 +497,9 @@ def test_modes(launches: dict[str, int]) -> None:
             assert is_ours(launches)
 
 
-def test_on_cuda_the_measurements_decide() -> None:
+def test_on_cuda_the_measurements_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_route, "CUDA_NOT_MEASURED", frozenset(("eig",)))
+
     class Matrices:
         is_cuda = True
 
