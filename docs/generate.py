@@ -88,7 +88,10 @@ def _row(cell: dict[str, Any]) -> str:
         return f"{times[provider]:.1f}" + (f" ({count})" if count < MINIMUM_TIMINGS else "")
 
     kernels, torch_ = figure("kernels"), figure("torch")
-    refused = (f"{who} refused: {why.partition(', when calling')[0]}" for who, why in cell["refused"].items())
+    refused = (
+        f"{who} refused: {why.partition(', when calling')[0]}"
+        for who, why in cell["refused"].items()
+    )
     speed = f"{speedup:.2f}" if speedup else "; ".join(refused)
     errors = cell["lapack_ratios"]
     both = ", ".join(f"{errors[who]:.2g}" for who in ("kernels", "torch") if who in errors)

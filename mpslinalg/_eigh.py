@@ -123,14 +123,16 @@ def eigh(A: Tensor, UPLO: str = "L", *, out: Any = None) -> Any:
 
     Raises:
         torch.linalg.LinAlgError: NaN or infinite entries, or, of at most 32 rows, no convergence
-            within 30 sweeps or QL steps an eigenvalue; names the first matrix. Reads the device once to know.
+            within 30 sweeps or QL steps an eigenvalue; names the first matrix. Reads the device
+            once to know.
         RuntimeError: what is no square matrix, another UPLO.
         NotImplementedError: other dtypes.
 
     Up to 32 rows one launch, a column a lane of a simdgroup: cyclic Jacobi rotations up to 8, then
-    tridiagonal form and implicit QL. More rows are reduced to tridiagonal form too, up to 256 by a threadgroup a matrix, beyond in panels of two
-    launches a column; then divide and conquer. Matrices are scaled by powers of two, so entries
-    from 1e-30 to 1e30 cost no accuracy, and scaling A by a power of two leaves V as it is.
+    tridiagonal form and implicit QL. More rows are reduced to tridiagonal form too, up to 256 by a
+    threadgroup a matrix, beyond in panels of two launches a column; then divide and conquer.
+    Matrices are scaled by powers of two, so entries from 1e-30 to 1e30 cost no accuracy, and
+    scaling A by a power of two leaves V as it is.
     ||A - V diag(L) V^H|| <= c n eps ||A||, ||I - V^H V|| <= c n eps: LAPACK's test ratios stay
     below its threshold of 60.
 

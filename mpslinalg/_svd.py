@@ -227,8 +227,9 @@ def svd(
 
     One-sided Jacobi, at most 30 sweeps: to 32 columns a column a lane of a simdgroup, to 64 by
     blocks of columns; of a matrix with a side above 32 that is not square, of R of its QR. Columns
-    carry exponents of their own and pairs are turned by their cosine, so where A = B D with a well conditioned B and a diagonal D every singular value is
-    right to some eps cond(B), however small, and a power of two in A is one in S and changes
+    carry exponents of their own and pairs are turned by their cosine, so where A = B D with a well
+    conditioned B and a diagonal D every singular value is right to some eps cond(B), however small,
+    and a power of two in A is one in S and changes
     neither U nor V. Larger matrices are reduced to bidiagonal form, whose singular values are found
     by divide and conquer, those of `svdvals` by bisection: right to some eps of the largest one.
     ||A - U S V^H|| <= c max(m, n) eps ||A||, and so for ||I - U^H U|| and ||I - V^H V||: LAPACK's

@@ -221,7 +221,7 @@ def test_pairs_inside_of_blocks_and_nearly_dependent_columns(
 ) -> None:
     """Marks that only one block leaves; a column that loses most of its length."""
     B = torch.eye(16) + testing.random((16, 16), dtype) / 32
-    of_blocks = torch.block_diag(B, B / 16, B / 256)
+    of_blocks = torch.block_diag(B, B / 16, B / 256)  # type: ignore[no-untyped-call]
     dependent = testing.random((48, 48), dtype)
     dependent[:, -1] = dependent[:, 0] + 2**-14 * dependent[:, -1]
     judge(torch.stack((of_blocks, dependent)), device)
