@@ -51,6 +51,10 @@ kernel void bidiagonal_largest(
   if (lane == 0 && j < n) largest[ulong(group.y) * n + j] = most;
 }
 
+// The exponent of a matrix of zeros: any number times this power of two is none, as divide and
+// conquer finds values up to its own tolerance where all poles are zero.
+constexpr constant int OF_ZEROS = -4000;
+
 // Takes out the power of two that leaves the largest entry near 1. A matrix that is not finite
 // becomes zero, and its info -4, as LAPACK's gesdd. A column a simdgroup.
 template <typename T>
@@ -78,7 +82,7 @@ kernel void bidiagonal_scale(
     }
   }
   if (j == 0 && lane == 0) {
-    exponents[group.y] = exponent;
+    exponents[group.y] = most == Real(0) ? OF_ZEROS : exponent;
     info[group.y] = finite ? 0 : -4;
   }
 }

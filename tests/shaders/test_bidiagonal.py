@@ -172,6 +172,13 @@ def test_large(dtype: torch.dtype, m: int, n: int, device: str) -> None:
     judge(families(m, n, dtype)[[2]], device)
 
 
+def test_zeros_are_zeros(device: str) -> None:
+    """Of this size divide and conquer has a separating row that is padding."""
+    U, S, Vh, _ = decompose(torch.zeros(1, 300, 300), device)
+    assert not S.any()
+    assert testing.svd_ratio(torch.zeros(1, 300, 300), U, S, Vh) == 0
+
+
 def test_larger_still(device: str) -> None:
     A = families(512, 512, torch.float32)[[2]]
     *parts, _ = decompose(A, device)
