@@ -51,10 +51,6 @@ kernel void bidiagonal_largest(
   if (lane == 0 && j < n) largest[ulong(group.y) * n + j] = most;
 }
 
-// The exponent of a matrix of zeros: any number times this power of two is none, as divide and
-// conquer finds values up to its own tolerance where all poles are zero.
-constexpr constant int OF_ZEROS = -4000;
-
 // Takes out the power of two that leaves the largest entry near 1. A matrix that is not finite
 // becomes zero, and its info -4, as LAPACK's gesdd. A column a simdgroup.
 template <typename T>
@@ -82,7 +78,8 @@ kernel void bidiagonal_scale(
     }
   }
   if (j == 0 && lane == 0) {
-    exponents[group.y] = most == Real(0) ? OF_ZEROS : exponent;
+    // Of zeros divide and conquer finds values up to its own tolerance.
+    exponents[group.y] = most == Real(0) ? OF_ZERO : exponent;
     info[group.y] = finite ? 0 : -4;
   }
 }

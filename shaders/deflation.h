@@ -1,8 +1,5 @@
 #include "secular.h"
 
-// The power of two of a node of zeros: any number times it is none.
-constexpr constant int OF_ZERO = -4000;
-
 // |a| up to this counts as zero, where the norm of a node is near 1: LAPACK's laed2.
 template <typename R> inline R negligible_weight() { return R(8) * unit_roundoff<R>(); }
 

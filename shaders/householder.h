@@ -69,6 +69,10 @@ template <typename T> inline Reflector<T> reflector(T alpha, real_t<T> squares) 
   return h;
 }
 
+// The exponent of what is all zeros: any number times this power of two is none, and such columns
+// come after all others.
+constexpr constant int OF_ZERO = -4000;
+
 // The power of two that leaves `largest` near 1.
 template <typename R> inline int exponent_of(R largest) {
   int exponent = 0;

@@ -6,9 +6,6 @@ constexpr constant uint SWEEPS = 30;
 // How far below the largest entry a column may shrink: beyond, its singular value is no number.
 template <typename R> inline int least_exponent() { return sizeof(R) == 4 ? -126 : -1022; }
 
-// A column of zeros comes after all others.
-constexpr constant int OF_ZERO = -4000;
-
 template <typename T> inline bool is_finite(T a) {
   const T nothing = a - a;
   return is_zero(nothing);

@@ -24,9 +24,7 @@ inline uint blocks_of(uint n, uint width) {
 
 // Entries from one column in threadgroup memory to the next, for TEAM lanes with COUNT rows each.
 // The gap lets the teams of a simdgroup, whose columns follow one another, read different banks.
-template <int TEAM, int COUNT> inline constexpr int pitch() {
-  return COUNT * TEAM + (TEAM < 32 ? TEAM : 0);
-}
+template <int TEAM, int COUNT> inline constexpr int pitch() { return (COUNT + 1) * TEAM; }
 
 // 2^e for |e| <= 126.
 template <typename R> inline R power_of_two(int e) {

@@ -113,3 +113,12 @@ def randn(
         parts = torch.randn((*shape, 2), dtype=dtype.to_real(), device=device, generator=generator)
         return torch.view_as_complex(parts * math.sqrt(0.5))
     return torch.randn(shape, dtype=dtype, device=device, generator=generator)
+
+
+def rows(m: int | None) -> Callable[[int, int, torch.dtype, torch.device], Tensors]:
+    """Matrices of m rows, square ones for None; n counts columns."""
+
+    def inputs(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
+        return (randn((batch, n if m is None else m, n), dtype, device),)
+
+    return inputs

@@ -81,7 +81,8 @@ def measure(case: Case, device: torch.device) -> Cell:
         except RuntimeError as error:
             # cuSOLVER's sytrs refuses some of the calls that it took before.
             cell.refused["torch"] = str(error).partition("\n")[0]
-            record(timings({"kernels": calls["kernels"]}, device))
+            calls.pop("torch", None)
+            record(timings(calls, device))
     if device != CPU and case.work <= CPU_WORK:
         calls = admit("torch cpu", torch.linalg, tuple(tensor.cpu() for tensor in inputs))
         record(timings(calls, CPU, minimum=CPU_TIMINGS))

@@ -1,6 +1,5 @@
 """qr, square and tall, and geqrf, householder_product and ormqr."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,16 +16,8 @@ from mpslinalg._bench.cases import (
     Operation,
     Tensors,
     randn,
+    rows,
 )
-
-
-def _rows(m: int | None) -> Callable[[int, int, torch.dtype, torch.device], Tensors]:
-    """Matrices of m rows, square ones for None; n counts columns."""
-
-    def inputs(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
-        return (randn((batch, n if m is None else m, n), dtype, device),)
-
-    return inputs
 
 
 def _qr(library: Any, A: Tensor) -> Any:
@@ -81,13 +72,13 @@ def _ormqr_ratio(inputs: Tensors, result: Tensors) -> float:
     return float((error / allowed).max())
 
 
-_GEQRF = Operation("geqrf", _rows(None), _geqrf, _geqrf_ratio)
+_GEQRF = Operation("geqrf", rows(None), _geqrf, _geqrf_ratio)
 _ORMQR = Operation("ormqr", _sides, _ormqr, _ormqr_ratio)
 _HOUSEHOLDER_PRODUCT = Operation(
     "householder_product", _reflectors, _householder_product, _product_ratio
 )
-_QR = Operation("qr", _rows(None), _qr, _ratio)
-_TALL = {m: Operation(f"qr {m} rows", _rows(m), _qr, _ratio) for m in (128, 1024, 4000, 65536)}
+_QR = Operation("qr", rows(None), _qr, _ratio)
+_TALL = {m: Operation(f"qr {m} rows", rows(m), _qr, _ratio) for m in (128, 1024, 4000, 65536)}
 
 FAMILY = Family(
     operations=(_QR,),

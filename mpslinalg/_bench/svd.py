@@ -1,6 +1,5 @@
 """svd and svdvals, square and tall."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,17 +12,8 @@ from mpslinalg._bench.cases import (
     Family,
     Operation,
     Tensors,
-    randn,
+    rows,
 )
-
-
-def _rows(m: int | None) -> Callable[[int, int, torch.dtype, torch.device], Tensors]:
-    """Matrices of m rows, square ones for None; n counts columns."""
-
-    def inputs(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
-        return (randn((batch, n if m is None else m, n), dtype, device),)
-
-    return inputs
 
 
 def _svd(library: Any, A: Tensor) -> Any:
@@ -42,9 +32,9 @@ def _values_ratio(inputs: Tensors, result: Tensors) -> float:
     return float(testing.svdvals_ratio(inputs[0], *result).max())
 
 
-_SVD = Operation("svd", _rows(None), _svd, _ratio)
-_SVDVALS = Operation("svdvals", _rows(None), _svdvals, _values_ratio)
-_TALL = {m: Operation(f"svd {m} rows", _rows(m), _svd, _ratio) for m in (64, 128)}
+_SVD = Operation("svd", rows(None), _svd, _ratio)
+_SVDVALS = Operation("svdvals", rows(None), _svdvals, _values_ratio)
+_TALL = {m: Operation(f"svd {m} rows", rows(m), _svd, _ratio) for m in (64, 128)}
 
 FAMILY = Family(
     operations=(_SVD, _SVDVALS),
