@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import testing
-from mpslinalg._bench.cases import Case, Family, Operation, Tensors, randn
+from mpslinalg._bench.cases import Bars, Case, Family, Operation, Tensors, randn
 
 
 def _random(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
@@ -41,5 +41,6 @@ FAMILY = Family(
     overhead=(Case(_EIG, 1, 4, torch.float32), 5.0),
     # On a CPU both sides are torch.
     gain=(Case(_EIG, 64, 10, torch.float32), 0.8),
+    bars=Bars(mean=20.0),
     extra=((_ROOTS, 4096, 10),),
 )
