@@ -26,6 +26,7 @@ from mpslinalg._bench import (
     Cell,
     Family,
     Stream,
+    compile_kernels,
     measure,
     measure_auto,
     measure_stream,
@@ -234,6 +235,10 @@ def run(
         "seconds": 0.0,
         "families": {},
     }
+    if device.type == "cuda" and len(families) > 1:
+        compile_kernels(list(families), device, dtypes, quick=quick)
+        seconds = time.perf_counter() - start
+        console.print(f"compilation of the kernels took {seconds:.0f} s", highlight=False)
     right = True
     for name, family in families.items():
         if len(families) > 1:

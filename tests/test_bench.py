@@ -5,6 +5,7 @@ import importlib
 import json
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 import mpslinalg as LA
 from mpslinalg import __main__ as command
 from mpslinalg import _bench, _bench_overall, _bench_table, _timing, testing
-from mpslinalg._bench import judging, lstsq, measuring
+from mpslinalg._bench import compiling, judging, lstsq, measuring
 
 CPU = torch.device("cpu")
 LU = _bench.FAMILIES["lu"]
@@ -402,3 +403,23 @@ def test_gates_of_functions(family: str) -> None:
         flat[7 % len(flat)] = 1 - flat[7 % len(flat)] if first.dtype != torch.bool else ~flat[7]
         with pytest.raises(_bench.WrongResult):
             case.judge(inputs, (first, *result[1:]))
+
+
+def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def det(A: Tensor) -> Tensor:
+        seen.append((*A.shape, A.dtype))
+        raise RuntimeError("the next are compiled all the same")
+
+    lu = replace(TINY, operations=(OPERATIONS["det"],), stream=replace(TINY.stream, batch=64))
+    monkeypatch.setattr(_bench, "FAMILIES", {"lu": lu})
+    monkeypatch.setattr(LA, "det", det)
+    monkeypatch.setattr(compiling, "ProcessPoolExecutor", lambda n, _: ThreadPoolExecutor(n))
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    _bench.compile_kernels(["lu"], CPU, None, quick=True)
+    assert set(seen) == {
+        (*shape, dtype)
+        for shape in ((5, 3, 3), (16, 16))
+        for dtype in (torch.float32, torch.complex64)
+    }

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mpslinalg import testing
 
+QUICKER = 64  # how much smaller `quick` makes what is streamed
 SAMPLE = 4  # members of a batch that are judged
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "complex64", "float64", "complex128")}
@@ -110,6 +111,10 @@ class Family:
     bars: Bars = Bars()
     # What the columns of the table mean besides.
     note: str = ""
+
+    def streamed(self, *, quick: bool) -> Case:
+        batch = self.stream.batch // (QUICKER if quick else 1)
+        return replace(self.stream, batch=batch)
 
     def cases(self, dtypes: Sequence[torch.dtype], *, quick: bool) -> list[Case]:
         shapes = self.quick if quick else [*self.batched, *((1, n) for n in self.single)]

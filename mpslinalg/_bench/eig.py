@@ -34,7 +34,7 @@ _ROOTS = Operation("eig companion", _companion, _eig, _ratio)
 
 FAMILY = Family(
     operations=(_EIG,),
-    batched=((4096, 32), (64, 64), (64, 256)),
+    batched=((512, 32), (64, 64), (64, 256)),
     single=(),
     quick=((64, 10), (16, 16), (2, 40)),
     stream=Case(_EIG, batch=2**14, n=4, dtype=torch.float32),

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import mpslinalg as LA
-from mpslinalg._bench.cases import Case, Family, Tensors, WrongResult
+from mpslinalg._bench.cases import QUICKER, Case, Family, Tensors, WrongResult
 from mpslinalg._timing import medians, seconds_of, timings
 
 CPU = torch.device("cpu")
@@ -21,7 +21,6 @@ CPU_WORK = 6e8  # batch * n^3 real products beyond which torch on the CPU is not
 CPU_TIMINGS = 3
 ONCE_S = 0.2  # a first call of a batch that takes longer is the only timing
 COPY_BYTES = 2**30
-QUICK = 64  # how much smaller `quick` makes what is streamed
 STREAM_CALLS = 10
 OVERHEAD_CALLS = 20  # few, so that a busy machine seldom interrupts a timing
 
@@ -121,12 +120,11 @@ class Stream:
 
 
 def measure_stream(family: Family, device: torch.device, *, quick: bool) -> Stream:
-    smaller = QUICK if quick else 1
-    source = torch.ones(COPY_BYTES // smaller, dtype=torch.uint8, device=device)
+    source = torch.ones(COPY_BYTES // (QUICKER if quick else 1), dtype=torch.uint8, device=device)
     copy = partial(torch.empty_like(source).copy_, source)
     copying = medians({"copy": copy}, device)["copy"]
 
-    case = replace(family.stream, batch=family.stream.batch // smaller)
+    case = family.streamed(quick=quick)
     inputs = case.inputs(device)
     with LA.use("kernels"):
         result = case.call(LA, inputs)
