@@ -1,11 +1,11 @@
 """Write docs/_generated/PAGE.md from real runs.
 
 python docs/generate.py accuracy [--device cuda]
-python docs/generate.py benchmarks docs/data/h200-lu.json docs/data/h200-ldl.json ...
+python docs/generate.py benchmarks docs/data/h200.json ...
 
 The first judges every routine here, beside SciPy, and keeps what `python -m mpslinalg doctor`
-prints. The second makes tables of the files that `python -m mpslinalg bench --json FILE` wrote on
-the machines that they name; a file is named MACHINE-FAMILY.json, and each family is a section.
+prints. The second makes tables and plots (docs/_generated/plots) of what `python -m mpslinalg bench
+--json FILE` wrote on the machines that the files name.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,7 +24,20 @@ sys.path.insert(0, str(DOCS.parent))
 
 from docs import ratios  # noqa: E402
 from mpslinalg._bench import FAMILIES  # noqa: E402
-from mpslinalg._timing import MINIMUM_TIMINGS  # noqa: E402
+from mpslinalg._bench_report import (  # noqa: E402
+    WORDS,
+    family_blocks,
+    overall_blocks,
+    plots,
+    provenance,
+)
+from mpslinalg._bench_report.document import (  # noqa: E402
+    Block,
+    Heading,
+    Paragraph,
+    Plot,
+    markdown,
+)
 
 
 def accuracy(device: str) -> str:
@@ -44,59 +56,38 @@ def accuracy(device: str) -> str:
     )
 
 
-def benchmarks(files: Sequence[Path]) -> str:
-    """Recorded runs, a section for each."""
-    return "\n".join(_section(file) for file in files)
+def benchmarks(files: Sequence[Path], folder: Path) -> str:
+    """Recorded runs, a section for each family, after what all of them reach.
+
+    Plots are written into the folder. A family is that of the last file that has it.
+    """
+    runs = [json.loads(file.read_text()) for file in files]
+    families = {name: run for run in runs for name in run["families"]}
+    contents = {name: run["families"][name] for name, run in families.items()}
+
+    def plot(drawn: Plot) -> str:
+        (folder / f"{drawn.name}.svg").write_text(drawn.svg)
+        # As the page sees it that includes this one.
+        return f"{folder.parent.name}/{folder.name}/{drawn.name}.svg"
+
+    whole: list[Block] = [Heading("All families", 3)]
+    if len(runs) > 1:
+        whole.append(Paragraph("Of several runs: each section names its own."))
+    whole += overall_blocks(contents)
+    whole += plots.of_all(contents)
+    pieces = [markdown("", whole, plot)]
+    for name, run in families.items():
+        content = {"note": FAMILIES[name].note} | contents[name]
+        section: list[Block] = [Paragraph(f"{provenance(run)} {WORDS}")]
+        section += family_blocks(name, content)
+        pieces.append(markdown("", [Heading(_title(name), 3), *section], plot))
+    return "\n".join(pieces)
 
 
-def _section(file: Path) -> str:
-    """A run as one table a dtype, under the title of its algorithm."""
-    family = file.stem.rpartition("-")[2]
-    title = (DOCS / "algorithms" / f"{family}.md").read_text().partition("\n")[0]
-    run = json.loads(file.read_text())
-    environment, stream = run["environment"], run["stream"]
-    words = [
-        f"`{run['command']}` on {run['date'][:10]}: {environment['device']}, torch "
-        f"{environment['torch']}, Python {environment['python']}, {environment['system']}.",
-        "Microseconds, medians; the speed is torch's time over the kernels'. A number in brackets "
-        f"says of how many timings, where a slow call has fewer than {MINIMUM_TIMINGS}. Errors are "
-        "LAPACK's test ratios of the kernels and of torch.",
-        FAMILIES[family].note,
-    ]
-    pieces = [f"##{title}\n\n{' '.join(filter(None, words))}\n"]
-    for dtype in dict.fromkeys(cell["dtype"] for cell in run["cells"]):
-        pieces.append(f"\n**{dtype}**\n\n| | batch | n | kernels | torch | speed | errors |\n")
-        pieces.append("|---|---:|---:|---:|---:|---:|---:|\n")
-        pieces += [_row(cell) for cell in run["cells"] if cell["dtype"] == dtype]
-    mean = run["summary"]["geometric_mean"]
-    if mean:
-        pieces.append(f"\nGeometric mean over the batched cells: {mean:.2f}.\n")
-    pieces.append(
-        f"\n{stream['op']}, batch {stream['batch']}, n = {stream['n']}, {stream['dtype']}: "
-        f"{100 * stream['share']:.0f} % of the bytes a second that a copy moved in the same run.\n"
-    )
-    return "".join(pieces)
-
-
-def _row(cell: dict[str, Any]) -> str:
-    times, counts, speedup = cell["microseconds"], cell.get("timings", {}), cell["speedup"]
-
-    def figure(provider: str) -> str:
-        if provider not in times:
-            return "-"
-        count = counts.get(provider, MINIMUM_TIMINGS)
-        return f"{times[provider]:.1f}" + (f" ({count})" if count < MINIMUM_TIMINGS else "")
-
-    kernels, torch_ = figure("kernels"), figure("torch")
-    refused = (
-        f"{who} refused: {why.partition(', when calling')[0]}"
-        for who, why in cell["refused"].items()
-    )
-    speed = f"{speedup:.2f}" if speedup else "; ".join(refused)
-    errors = cell["lapack_ratios"]
-    both = ", ".join(f"{errors[who]:.2g}" for who in ("kernels", "torch") if who in errors)
-    figures = (cell["op"], cell["batch"], cell["n"], kernels, torch_, speed, both)
-    return f"| {' | '.join(map(str, figures))} |\n"
+def _title(family: str) -> str:
+    """That of its algorithm's page, where it has one of its own."""
+    page = DOCS / "algorithms" / f"{family}.md"
+    return page.read_text().partition("\n")[0].lstrip("# ") if page.exists() else family
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -105,10 +96,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     page = pages.add_parser("accuracy")
     page.add_argument("--device", choices=["cpu", "cuda", "mps"], default="cpu")
     page = pages.add_parser("benchmarks")
-    page.add_argument("files", nargs="+", type=Path, metavar="MACHINE-FAMILY.json")
+    page.add_argument("files", nargs="+", type=Path, metavar="FILE.json")
     options = parser.parse_args(arguments)
-    text = accuracy(options.device) if options.page == "accuracy" else benchmarks(options.files)
-    (DOCS / "_generated" / f"{options.page}.md").write_text(text)
+    generated = DOCS / "_generated"
+    if options.page == "accuracy":
+        text = accuracy(options.device)
+    else:
+        (generated / "plots").mkdir(exist_ok=True)
+        text = benchmarks(options.files, generated / "plots")
+    (generated / f"{options.page}.md").write_text(text)
 
 
 if __name__ == "__main__":

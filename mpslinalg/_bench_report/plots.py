@@ -25,7 +25,7 @@ def _svg(name: str, figure: Any) -> str:
     buffer = io.StringIO()
     # Text stays text; one figure makes one file, and names in it differ from those of others.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
 
@@ -34,7 +34,8 @@ def _axes(count: int, columns: int, width: float, height: float) -> tuple[Any, l
     from matplotlib.figure import Figure
 
     rows = -(-count // columns)
-    figure = Figure(figsize=(width * min(columns, count), height * rows), layout="constrained")
+    figure = Figure(figsize=(width * min(columns, count), height * rows))
+    figure.subplots_adjust(0.06, 0.15 / rows, 0.99, 1 - 0.1 / rows, 0.25, 0.5)
     axes = list(figure.subplots(rows, min(columns, count), squeeze=False).flat)
     for spare in axes[count:]:
         spare.remove()
@@ -42,12 +43,12 @@ def _axes(count: int, columns: int, width: float, height: float) -> tuple[Any, l
 
 
 def _operations(cells: Sequence[Content]) -> dict[tuple[str, str], list[Content]]:
-    """The cells that were timed, by operation and dtype."""
+    """The cells that were timed at more than one size, by operation and dtype."""
     found: dict[tuple[str, str], list[Content]] = {}
     for cell in cells:
         if cell["microseconds"]:
             found.setdefault((cell["op"], cell["dtype"]), []).append(cell)
-    return found
+    return {key: cells for key, cells in found.items() if len({c["n"] for c in cells}) > 1}
 
 
 def times(name: str, family: Content) -> Plot | None:
@@ -77,6 +78,7 @@ def times(name: str, family: Content) -> Plot | None:
                     )
         axis.set(xscale="log", yscale="log", title=f"{operation}, {dtype}", xlabel="n")
         axis.title.set_size(8)
+        axis.minorticks_off()
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("microseconds for one of the batch", size=7)
@@ -98,7 +100,9 @@ def ratios(name: str, family: Content) -> Plot | None:
     for cell in cells:
         row = down.index((cell["op"], cell["dtype"]))
         values[row, across.index((cell["batch"] == 1, cell["n"], cell["batch"]))] = cell["speedup"]
-    figure, (axis,) = _axes(1, 1, 2.5 + 0.62 * len(across), 1.0 + 0.28 * len(down))
+    width, height = 3.5 + 0.62 * len(across), 1.2 + 0.28 * len(down)
+    figure, (axis,) = _axes(1, 1, width, height)
+    figure.subplots_adjust(2.6 / width, 0.9 / height, 1.0, 1 - 0.1 / height)
     # 1 is the middle of the map: red is slower than torch.
     norm = LogNorm(1 / RATIOS[1], RATIOS[1])
     image = axis.imshow(np.clip(values, *RATIOS), cmap="RdYlGn", norm=norm, aspect="auto")
@@ -124,7 +128,9 @@ def shares(families: Content) -> Plot | None:
     }
     if not found:
         return None
-    figure, (axis,) = _axes(1, 1, 7.0, 0.8 + 0.28 * len(found))
+    height = 0.9 + 0.28 * len(found)
+    figure, (axis,) = _axes(1, 1, 8.0, height)
+    figure.subplots_adjust(0.34, 0.55 / height, 0.98, 1 - 0.1 / height)
     axis.barh(list(found), [100 * share for share in found.values()], color="C0")
     axis.invert_yaxis()
     axis.axvline(60, color="C3", linestyle="--", linewidth=1)
