@@ -42,13 +42,13 @@ def _axes(count: int, columns: int, width: float, height: float) -> tuple[Any, l
     return figure, axes[:count]
 
 
-def _operations(cells: Sequence[Content]) -> dict[tuple[str, str], list[Content]]:
-    """The cells that were timed at more than one size, by operation and dtype."""
-    found: dict[tuple[str, str], list[Content]] = {}
+def _operations(cells: Sequence[Content]) -> dict[str, list[Content]]:
+    """The cells of the first dtype that were timed at more than one size, by operation."""
+    found: dict[str, list[Content]] = {}
     for cell in cells:
-        if cell["microseconds"]:
-            found.setdefault((cell["op"], cell["dtype"]), []).append(cell)
-    return {key: cells for key, cells in found.items() if len({c["n"] for c in cells}) > 1}
+        if cell["microseconds"] and cell["dtype"] == cells[0]["dtype"]:
+            found.setdefault(cell["op"], []).append(cell)
+    return {op: cells for op, cells in found.items() if len({c["n"] for c in cells}) > 1}
 
 
 def times(name: str, family: Content) -> Plot | None:
@@ -57,7 +57,7 @@ def times(name: str, family: Content) -> Plot | None:
     if not operations:
         return None
     figure, axes = _axes(len(operations), 4, 3.2, 2.5)
-    for axis, ((operation, dtype), cells) in zip(axes, operations.items(), strict=True):
+    for axis, (operation, cells) in zip(axes, operations.items(), strict=True):
         for color, (provider, line) in enumerate(PROVIDERS.items()):
             for batched in (True, False):
                 points = sorted(
@@ -76,14 +76,15 @@ def times(name: str, family: Content) -> Plot | None:
                         markersize=4,
                         label=label,
                     )
-        axis.set(xscale="log", yscale="log", title=f"{operation}, {dtype}", xlabel="n")
+        axis.set(xscale="log", yscale="log", title=operation, xlabel="n")
         axis.title.set_size(8)
         axis.minorticks_off()
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("microseconds for one of the batch", size=7)
     axes[0].legend(fontsize=6)
-    caption = f"{name}: microseconds for one of the batch against n; lower is faster"
+    dtype = family["cells"][0]["dtype"]
+    caption = f"{name}, {dtype}: microseconds for one of the batch against n; lower is faster"
     return Plot(f"{name}-times", _svg(f"{name}-times", figure), caption)
 
 
