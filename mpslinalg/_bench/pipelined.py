@@ -15,8 +15,8 @@ CALLS = 20
 
 def _near_identity(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """So that twenty solutions neither grow nor vanish."""
-    A = randn((batch, n, n), dtype, device) / (4 * n**0.5)
-    return A + torch.eye(n, dtype=dtype, device=device)
+    noise = randn((batch, n, n), dtype, device) / (4 * n**0.5)
+    return noise.add(torch.eye(n, dtype=dtype, device=device))
 
 
 def _matrices(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
