@@ -15,6 +15,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -63,7 +64,11 @@ def benchmarks(files: Sequence[Path], folder: Path) -> str:
     """
     runs = [json.loads(file.read_text()) for file in files]
     families = {name: run for run in runs for name in run["families"]}
-    contents = {name: run["families"][name] for name, run in families.items()}
+    contents = {
+        name: {"note": FAMILIES[name].note, "bars": asdict(FAMILIES[name].bars)}
+        | run["families"][name]
+        for name, run in families.items()
+    }
 
     def plot(drawn: Plot) -> str:
         (folder / f"{drawn.name}.svg").write_text(drawn.svg)
@@ -77,9 +82,8 @@ def benchmarks(files: Sequence[Path], folder: Path) -> str:
     whole += plots.of_all(contents)
     pieces = [markdown("", whole, plot)]
     for name, run in families.items():
-        content = {"note": FAMILIES[name].note} | contents[name]
         section: list[Block] = [Paragraph(f"{provenance(run)} {WORDS}")]
-        section += family_blocks(name, content)
+        section += family_blocks(name, contents[name])
         pieces.append(markdown("", [Heading(_title(name), 3), *section], plot))
     return "\n".join(pieces)
 
