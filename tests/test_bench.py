@@ -297,6 +297,15 @@ def test_asv_suite(monkeypatch: pytest.MonkeyPatch) -> None:
         assert provider in providers
         suite.setup("inv 5 x 3 float32", provider)
         suite.time_call("inv 5 x 3 float32", provider)
+        suite.peakmem_call("inv 5 x 3 float32", provider)
+    # What a GPU counts: before a call, and at its peak.
+    for name, value in {"memory_allocated": 100, "max_memory_allocated": 350}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    track = importlib.import_module("benchmarks.common")._track_peak_memory
+    assert track(suite, "inv 5 x 3 float32", "kernels") == 250
+    assert math.isnan(track(suite, "inv 5 x 3 float32", "torch cpu"))
     monkeypatch.setattr(LA, "inv", scaled(LA.inv, 1.01))
     with pytest.raises(NotImplementedError, match="LAPACK ratio"):
         suite.setup("inv 5 x 3 float32", "kernels")

@@ -125,7 +125,7 @@ def shares(families: Content) -> Plot | None:
             family["stream"]["share"]
         )
         for family in families.values()
-        if "stream" in family
+        if "stream" in family and not family.get("apart")
     }
     if not found:
         return None
