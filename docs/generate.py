@@ -89,9 +89,13 @@ def _first_calls(file: Path) -> str:
             *(seconds["torch"], second["torch"]),
         )
         shapes = ", ".join(" x ".join(map(str, shape)) for shape in cell["shapes"])
-        figures = " | ".join(f"{1e3 * time:.3g}" for time in times)
+        figures = " | ".join(_milliseconds(time) for time in times)
         pieces.append(f"| `{cell['call']}` | {shapes} | {cell['variants']} | {figures} |\n")
     return "".join(pieces)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f}" if seconds >= 0.01 else f"{1e3 * seconds:.2g}"
 
 
 def benchmarks(files: Sequence[Path]) -> str:
