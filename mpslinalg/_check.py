@@ -95,6 +95,10 @@ def raise_first(info: Tensor, name: str, is_matrix: bool) -> None:
         engine = ENGINES.get(info.device.type)
         if engine is not None and not engine.any_nonzero(info):
             return
+    elif hasattr(info, "to_local"):
+        # A DTensor, as torch.compile sees it: this process looks at its part, as it does without
+        # torch.compile. Torch has no sharding rule of the check before 2.13.
+        info = info.to_local()
     torch._linalg_check_errors(info, name, is_matrix=is_matrix)
 
 
