@@ -1,17 +1,21 @@
 """Our kernels under the operations of aten itself, for code that calls torch.linalg."""
 
+from __future__ import annotations
+
 import threading
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.library import Library, get_kernel
 
 from mpslinalg import _check, _route
-from mpslinalg._aten import OPERATIONS, Operation
+
+if TYPE_CHECKING:
+    from mpslinalg._aten import Operation
 
 _KEYS = {"mps": "MPS", "cuda": "CUDA", "cpu": "CPU"}
 # Of the devices whose operations are ours now. A Library takes its kernels along when it goes.
@@ -91,6 +95,9 @@ def _type(device: str | torch.device, name: str) -> str:
 
 
 def _registered(key: str) -> Library:
+    # Imported late: `import mpslinalg` is to be quick.
+    from mpslinalg._aten import OPERATIONS
+
     library = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         # To override them is what the user asked for.
