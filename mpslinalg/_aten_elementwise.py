@@ -106,9 +106,7 @@ def _frexp(x: Tensor) -> Any:
 def _heaviside(x: Tensor, values: Tensor) -> Any:
     device = _device(x, values, torch_lacks=x.dtype in WIDE)
     if device is None or not (
-        x.dtype == values.dtype
-        and x.dtype in REALS
-        and _check.broadcastable(x.shape, values.shape)
+        x.dtype == values.dtype and x.dtype in REALS and _check.broadcastable(x.shape, values.shape)
     ):
         return NotImplemented
     return _elementwise_plan.heaviside_op(
