@@ -206,6 +206,8 @@ def _cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) 
 # torch.cholesky, which is deprecated.
 @_does("cholesky", "cholesky_ex", write=_householder.write)
 def _cholesky(A: Tensor, upper: bool = False) -> Any:
+    if A.numel() == 0:
+        return torch.empty_like(A, memory_format=torch.contiguous_format)
     L, info = _cholesky_plan.cholesky_op(A, upper)
     _check.errors(info, "cholesky", A.dim() == 2)
     return L

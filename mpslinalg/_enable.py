@@ -173,14 +173,45 @@ def _implementation(operation: Operation, overload: Any, key: str) -> Callable[.
             operation.write(result, out)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
-    ours, dtypes = run_to_out if names else run, operation.dtypes
+    ours = run_to_out if names else run
+    if operation.dtypes:
+        ours = _for_dtypes(operation.dtypes, ours, torchs)
+    return _of_tensors(ours) if operation.route is None and _is_of_two(overload) else ours
 
-    def run_for_dtypes(keys: Any, x: Tensor, other: Any, **kwargs: Any) -> Any:
+
+def _for_dtypes(
+    dtypes: frozenset[torch.dtype], ours: Callable[..., Any], torchs: Callable[..., Any]
+) -> Callable[..., Any]:
+    def run(keys: Any, x: Tensor, other: Any, **kwargs: Any) -> Any:
         if x.dtype in dtypes or (isinstance(other, Tensor) and other.dtype in dtypes):
             return ours(keys, x, other, **kwargs)
         return torchs(keys, x, other, **kwargs)
 
-    return run_for_dtypes if dtypes else ours
+    return run
+
+
+def _is_of_two(overload: Any) -> bool:
+    """Whether the first two arguments are tensors."""
+    first = overload._schema.arguments[:2]
+    return [(str(a.type), a.is_out) for a in first] == [("Tensor", False)] * 2
+
+
+def _of_tensors(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Undo that Python is shown a number where C++ has made a tensor of one.
+
+    torch's own kernel takes none; of this dtype it promotes like the number.
+    """
+
+    def call(keys: Any, x: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, Tensor) and isinstance(other, Tensor):
+            return run(keys, x, other, *args, **kwargs)
+        dtype = torch.result_type(x, other)
+        x, other = (
+            y if isinstance(y, Tensor) else torch.scalar_tensor(y, dtype=dtype) for y in (x, other)
+        )
+        return run(keys, x, other, *args, **kwargs)
+
+    return call
 
 
 def _holds(out: Tensor, result: Tensor, casts: bool) -> bool:
