@@ -84,13 +84,16 @@ class Pair(NamedTuple):
 
 
 def plain(op: Any, dtype: torch.dtype, gradient: bool = False) -> list[Any]:
-    """Samples of the CPU, which LAPACK can answer: on CUDA there is LU without pivoting."""
+    """Samples of the CPU, which LAPACK can answer: on CUDA there is LU without pivoting.
+
+    From the function itself: the method seeds anew for each, which takes longer than the call.
+    """
     torch.manual_seed(0)
     random.seed(0)
     with warnings.catch_warnings():
         # Some are made by functions that torch no longer recommends.
         warnings.simplefilter("ignore")
-        every = list(op.sample_inputs("cpu", dtype, requires_grad=gradient))
+        every = list(op.sample_inputs_func(op, "cpu", dtype, requires_grad=gradient))
     return every[:: STEPS.get(ident(op), 1)]
 
 
@@ -191,7 +194,7 @@ def reference(op: Any, sample: Any, theirs: Any) -> list[Tensor]:
     """Torch's results in double precision, where results are rounded to less."""
     if op.name == "special.airy_ai":
         # Torch's own is off by 1e-8 near -2.
-        return [torch.from_numpy(np.asarray(scipy.special.airy(sample.input.double().numpy())[0]))]
+        return [torch.from_numpy(np.asarray(scipy.special.airy(sample.input.double().numpy(force=True))[0]))]
     if all(x.dtype not in WIDE for x in listed(theirs)):
         return listed(theirs)
     integers = isinstance(sample.input, Tensor) and not (
@@ -271,3 +274,36 @@ def check_gradients(op: Any, function: Callable[..., Any], sample: Any, device: 
     for g, e in zip(gradients, theirs, strict=True):
         torch.testing.assert_close(g.cpu(), e, rtol=1e-8, atol=1e-8, equal_nan=True)
     return True
+
+
+def outs(size: str, results: list[Tensor], device: str) -> list[Tensor]:
+    """Tensors for out=, of a size that fits or that torch changes, maybe with a warning."""
+    shapes = [{"empty": (0,), "right": r.shape, "wrong": (3, 1, 7)}[size] for r in results]
+    return [
+        torch.zeros(s, dtype=r.dtype, device=device) for s, r in zip(shapes, results, strict=True)
+    ]
+
+
+def warned(
+    function: Callable[..., Any], sample: Any, outs: list[Tensor]
+) -> tuple[list[Tensor], list[str]]:
+    """Results, which must be `outs` themselves, and the warnings."""
+    options = {**sample.kwargs, "out": outs[0] if len(outs) == 1 else tuple(outs)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = listed(function(sample.input, *sample.args, **options))
+    assert all(r is o for r, o in zip(results, outs, strict=True))
+    return results, sorted(str(w.message) for w in caught)
+
+
+def check_out(op: Any, function: Callable[..., Any], pair: Pair, size: str, device: str) -> None:
+    """Results in tensors of out= against those without, and the same warnings."""
+    plain = call(op.op, pair.cpu)
+    results = listed(plain)
+    theirs, words = warned(op.op, pair.cpu, outs(size, results, "cpu"))
+    got, our_words = warned(function, pair.ours, outs(size, results, device))
+    assert our_words == words
+    for x, y in zip(got, theirs, strict=True):
+        assert x.shape == y.shape
+        assert ident(op) in ANY_STRIDES or x.stride() == y.stride() or x.numel() == 0
+    check(op.name, pair.cpu, [x.cpu() for x in got], reference(op, pair.cpu, plain))

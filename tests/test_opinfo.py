@@ -1,17 +1,14 @@
 """torch's own test samples for these functions, through the kernels, against torch's."""
 
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import mpslinalg as LA
 from tests import opinfo
 from tests.inputs import DOUBLES, SINGLES, name
-from tests.opinfo import OPS, check, check_gradients, doubled, function, ident, listed, moved
+from tests.opinfo import OPS, check_gradients, function, ident, moved
 
 pytestmark = [
     pytest.mark.usefixtures("kernels"),
@@ -36,9 +33,6 @@ def test_every_entry_runs_or_is_an_exception() -> None:
     assert all(callable(function(op)) for op in OPS)
 
 
-each_op = pytest.mark.parametrize("op", OPS, ids=ident)
-
-
 @pytest.mark.parametrize(
     ("op", "dtype"),
     [pytest.param(op, d, id=f"{ident(op)}-{name(d)}") for op in OPS for d in dtypes(op)],
@@ -56,6 +50,20 @@ def test_samples(op: Any, dtype: torch.dtype, device: str) -> None:
     assert count > 0
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("op", [op for op in OPS if op.supports_out], ids=ident)
+def test_samples_to_out(op: Any, size: str, device: str) -> None:
+    count = 0
+    turn = SIZES.index(size)
+    for dtype in (d for d in SINGLES if d in op.supported_dtypes("cpu")):
+        for sample in opinfo.plain(op, dtype)[turn :: len(SIZES)]:
+            for s in (sample, sample.noncontiguous()):
+                pair = opinfo.Pair(s, moved(s, device))
+                opinfo.check_out(op, function(op), pair, size, device)
+                count += 1
+    assert count > 0 or size != "empty"
+
+
 @pytest.mark.parametrize("dtype", DOUBLES, ids=name)
 @pytest.mark.parametrize("op", [op for op in OPS if op.supports_autograd], ids=ident)
 def test_gradients(op: Any, dtype: torch.dtype, device: str) -> None:
@@ -64,6 +72,7 @@ def test_gradients(op: Any, dtype: torch.dtype, device: str) -> None:
     if dtype not in op.supported_dtypes("cpu"):
         pytest.skip("torch has no such elements here")
     samples = opinfo.plain(op, dtype, gradient=True)
+    # Of all, not up to the first.
     assert any([check_gradients(op, function(op), sample, device) for sample in samples])
 
 
