@@ -207,7 +207,8 @@ def pinv(
         refused: Tensor = _refuse(torch.linalg.pinv, A, out, **options)
         return refused
     if A.numel() == 0:
-        X = torch.empty_like(A.mT, memory_format=torch.contiguous_format)
+        # With a gradient, which is as empty.
+        X = A.mT.resolve_conj().clone(memory_format=torch.contiguous_format)
     else:
         A = _broadcast(A, atol, rtol)
         X = (_differentiable if _op.tracked(A) else _invert)(A, atol, rtol, hermitian)
