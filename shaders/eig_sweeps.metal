@@ -7,8 +7,8 @@
 
 // The QR iteration of large Hessenberg matrices, in rounds of deflation and a sweep of several
 // bulges (Braman, Byers, Mathias 2002). A threadgroup holds a window of at most W - 1 or W rows on
-// the diagonal and the product of what it does there; eig_update then applies that to what is beside
-// and above the window.
+// the diagonal and the product of what it does there; eig_update then applies that to what is
+// beside and above the window.
 
 // Numbers of a matrix that launches leave to the next: rows that have not converged, rounds without
 // a deflation, where the sweep begins, and its bulges.
@@ -97,11 +97,32 @@ inline uint choose_shifts(P H, uint stride, uint first, uint end, device real_t<
   return count;
 }
 
-// Aggressive early deflation: the last rows of what has not converged, at most W - 1, are brought to
-// Schur form T = Z^H H Z. Where Z makes entries of the spike, the one subdiagonal entry before the
-// window, small, eigenvalues have converged; the rest goes back to Hessenberg form and gives the
-// shifts of a sweep. `turns` bounds the sweeps inside the window. windows: first row and rows of what
-// U is to be applied to.
+// The window and its U from threadgroup memory.
+template <typename T, int W>
+inline void store_window(
+    threadgroup const T* h,
+    threadgroup const T* u,
+    uint rows,
+    uint tid,
+    uint threads,
+    uint n,
+    device T* H,
+    device T* U) {
+  for (uint item = tid; item < rows * uint(W); item += threads) {
+    const uint i = item % uint(W);
+    const uint j = item / uint(W);
+    if (i < rows) {
+      H[j * n + i] = h[j * (uint(W) + 1) + i];
+      U[item] = u[j * (uint(W) + 1) + i];
+    }
+  }
+}
+
+// Aggressive early deflation: the last rows of what has not converged, at most W - 1, are brought
+// to Schur form T = Z^H H Z. Where Z makes entries of the spike, the one subdiagonal entry before
+// the window, small, eigenvalues have converged; the rest goes back to Hessenberg form and gives
+// the shifts of a sweep. `turns` bounds the sweeps inside the window. windows: first row and rows
+// of what U is to be applied to.
 template <typename T, int W>
 [[max_total_threads_per_threadgroup(128)]] kernel void eig_deflate(
     device T* H_all [[buffer(0)]],
@@ -142,8 +163,7 @@ template <typename T, int W>
   meet<true>();
   threadgroup T* window = h + STRIDE + 1;
   Iteration iteration = {rows, 0, 0};
-  iterate<true, T>(
-      window, u + STRIDE + 1, STRIDE, rows, true, turns, iteration, crew, partial);
+  iterate<true, T>(window, u + STRIDE + 1, STRIDE, rows, true, turns, iteration, crew, partial);
   const T spike = h[1];
   threadgroup const T* top = u + STRIDE + 1;
   uint kept = rows;
@@ -172,29 +192,22 @@ template <typename T, int W>
     uint count = 0;
     if (sweeps) {
       count = choose_shifts<T>(
-          window, STRIDE, iteration.active, kept,
-          shifts + ulong(matrix) * 2 * most_bulges<T, W>(), most_bulges<T, W>());
+          window, STRIDE, iteration.active, kept, shifts + ulong(matrix) * 2 * most_bulges<T, W>(),
+          most_bulges<T, W>());
     }
     state[3] = int(count);
   }
-  if (!changed) return;
-  if (first > 0) {
+  if (changed && first > 0) {
     for (uint i = tid; i < rows; i += threads) {
       h[i + 1] = i < kept ? mul(spike, conj(top[i * STRIDE])) : zero<T>();
     }
     meet<true>();
-    reduce_columns<true, T>(
-        h, u, STRIDE, rows + 1, 0, max(kept, 1u) - 1, true, crew, v, partial);
+    reduce_columns<true, T>(h, u, STRIDE, rows + 1, 0, max(kept, 1u) - 1, true, crew, v, partial);
+    if (tid == 0) H[-long(n)] = h[1];
   }
-  for (uint item = tid; item < rows * uint(W); item += threads) {
-    const uint i = item % uint(W);
-    const uint j = item / uint(W);
-    if (i < rows) {
-      H[j * n + i] = window[j * STRIDE + i];
-      U_all[ulong(matrix) * (W * W) + item] = top[j * STRIDE + i];
-    }
+  if (changed) {
+    store_window<T, W>(window, top, rows, tid, threads, n, H, U_all + ulong(matrix) * (W * W));
   }
-  if (tid == 0 && first > 0) H[-long(n)] = h[1];
 }
 
 // Where the rows begin that the next sweep turns, and its shifts if exceptional ones are due. No
@@ -280,16 +293,15 @@ template <typename T, int W>
   const uint bulges = uint(state[3]);
   // Bulge b is in row top + t - ROWS b at time t.
   const uint begin = number * STEPS;
-  const uint end = min(begin + STEPS, bottom - top + ROWS * (max(bulges, 1u) - 1));
-  const bool open = bulges > 0 && begin < end;
   const uint behind = ROWS * (max(bulges, 1u) - 1);
+  const uint end = min(begin + STEPS, bottom - top + behind);
+  const bool open = bulges > 0 && begin < end;
   const uint first = begin > behind ? top + begin - behind - 1 : top;
-  const uint rows = min(top + begin + STEPS - 1 + ROWS, bottom) + 1 - first;
+  const uint rows = open ? min(top + begin + STEPS - 1 + ROWS, bottom) + 1 - first : 0;
   if (tid == 0) {
     windows[matrix * 2] = int(first);
-    windows[matrix * 2 + 1] = open ? int(rows) : 0;
+    windows[matrix * 2 + 1] = int(rows);
   }
-  if (!open) return;
   device T* H = H_all + ulong(matrix) * n * n + ulong(first) * (n + 1);
   for (uint item = tid; item < rows * uint(W); item += threads) {
     const uint i = item % uint(W);
@@ -298,7 +310,7 @@ template <typename T, int W>
     u[j * STRIDE + i] = i == j ? one<T>() : zero<T>();
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint t = begin; t < end; ++t) {
+  for (uint t = begin; open && t < end; ++t) {
     if (tid < bulges && t >= ROWS * tid && top + t - ROWS * tid < bottom) {
       const uint k = top + t - ROWS * tid;
       threadgroup T* at = h + (k - first) * (STRIDE + 1);
@@ -353,22 +365,15 @@ template <typename T, int W>
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  for (uint item = tid; item < rows * uint(W); item += threads) {
-    const uint i = item % uint(W);
-    const uint j = item / uint(W);
-    if (i < rows) {
-      H[j * n + i] = h[j * STRIDE + i];
-      U_all[ulong(matrix) * (W * W) + item] = u[j * STRIDE + i];
-    }
-  }
+  if (open) store_window<T, W>(h, u, rows, tid, threads, n, H, U_all + ulong(matrix) * (W * W));
 }
 
 // Lines that a threadgroup of eig_update takes: columns beside the window, rows above it, rows of
 // Z.
 constexpr constant uint LINES = 32;
 
-// H := U^H H beside the window, H := H U above it and Z := Z U. 32 lines a threadgroup, of which the
-// first third of the groups has columns, the next rows and the last rows of Z.
+// H := U^H H beside the window, H := H U above it and Z := Z U. 32 lines a threadgroup, of which
+// the first third of the groups has columns, the next rows and the last rows of Z.
 template <typename T, int W>
 [[max_total_threads_per_threadgroup(256)]] kernel void eig_update(
     device T* H_all [[buffer(0)]],
@@ -390,17 +395,18 @@ template <typename T, int W>
   const bool beside = part == 0;
   const uint low = beside ? first + rows : 0;
   const uint high = part == 1 ? first : n;
-  if (rows == 0 || begin >= high || begin + LINES <= low) return;
+  const bool open = rows > 0 && begin < high && begin + LINES > low;
+  const uint items = open ? LINES * rows : 0;
   device T* X = (part == 2 ? Z_all : H_all) + matrix * n * n;
   // Neighbouring threads take neighbouring addresses.
-  for (uint item = tid; item < LINES * rows; item += 256) {
+  for (uint item = tid; item < items; item += 256) {
     const uint k = beside ? item % rows : item / LINES;
     const uint line = begin + (beside ? item / rows : item % LINES);
     const bool inside = line >= low && line < high;
     const ulong place = beside ? ulong(line) * n + first + k : ulong(first + k) * n + line;
     lines[k * (LINES + 1) + line - begin] = inside ? X[place] : zero<T>();
   }
-  for (uint item = tid; item < rows * uint(W); item += 256) {
+  for (uint item = tid; open && item < rows * uint(W); item += 256) {
     if (item % uint(W) < rows) {
       const T entry = U_all[matrix * (W * W) + item];
       u[item] = beside ? conj(entry) : entry;
@@ -411,7 +417,7 @@ template <typename T, int W>
 #pragma unroll
   for (uint s = 0; s < OWN; ++s) minus[s] = zero<T>();
   const uint own = tid % LINES;
-  for (uint k = 0; k < rows; ++k) {
+  for (uint k = 0; open && k < rows; ++k) {
     const T x = lines[k * (LINES + 1) + own];
 #pragma unroll
     for (uint s = 0; s < OWN; ++s) {
@@ -423,10 +429,10 @@ template <typename T, int W>
 #pragma unroll
   for (uint s = 0; s < OWN; ++s) {
     const uint i = tid / LINES + s * 8;
-    if (i < rows) lines[i * (LINES + 1) + own] = zero<T>() - minus[s];
+    if (open && i < rows) lines[i * (LINES + 1) + own] = zero<T>() - minus[s];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint item = tid; item < LINES * rows; item += 256) {
+  for (uint item = tid; item < items; item += 256) {
     const uint k = beside ? item % rows : item / LINES;
     const uint line = begin + (beside ? item / rows : item % LINES);
     const ulong place = beside ? ulong(line) * n + first + k : ulong(first + k) * n + line;

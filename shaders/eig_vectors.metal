@@ -38,8 +38,8 @@ template <typename T, typename P> inline Pair<T> turn_of_pair(P H, uint n, uint 
   return other == k ? none : pair_at<T>(H, n, min(k, other));
 }
 
-// The complex Schur form of a real one, an entry a thread: S = G^H H G and Y = Z G with G = [cosine,
-// i sine; i sine, cosine] in each block of a pair.
+// The complex Schur form of a real one, an entry a thread: S = G^H H G and Y = Z G with G =
+// [cosine, i sine; i sine, cosine] in each block of a pair.
 template <typename T, typename C>
 kernel void eig_to_complex(
     device const T* H_all [[buffer(0)]],
@@ -65,8 +65,9 @@ kernel void eig_to_complex(
   } else if (i < j) {
     const C own = C(right.cosine * H[j * n + i], right.sine * H[column * n + i]);
     const C other = C(right.cosine * H[j * n + row], right.sine * H[column * n + row]);
-    entry = C(
-        fma(left.cosine, own.x, left.sine * other.y), fma(left.cosine, own.y, -left.sine * other.x));
+    entry =
+        C(fma(left.cosine, own.x, left.sine * other.y),
+          fma(left.cosine, own.y, -left.sine * other.x));
   }
   S[place] = entry;
 }
@@ -105,8 +106,8 @@ kernel void eig_substitute(
   }
 }
 
-// The vectors in the columns of V, scaled back and to norm 1: a thread each, of a conjugate pair the
-// first has both. NaN where info is not zero.
+// The vectors in the columns of V, scaled back and to norm 1: a thread each, of a conjugate pair
+// the first has both. NaN where info is not zero.
 template <typename T, typename C>
 kernel void eig_normalize(
     device const T* H_all [[buffer(0)]],

@@ -120,8 +120,7 @@ inline uint back_substitute(P H, uint stride, uint n, uint k, C value, Q x, uint
 // v := D v of norm 1 with a largest entry that is real and positive. `real`: so are all entries, up
 // to rounding. Near a conjugate pair that may be as large as the vector, and is one as good: the
 // phase takes from both.
-template <typename C, typename S>
-inline void normalize(device C* v, uint n, S scales, bool real) {
+template <typename C, typename S> inline void normalize(device C* v, uint n, S scales, bool real) {
   typedef real_t<C> R;
   int top = -0x10000;
   for (uint i = 0; i < n; ++i) {

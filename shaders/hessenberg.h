@@ -67,8 +67,8 @@ template <typename T> inline real_t<T> square_of(T a) { return real_part(mul(con
 constexpr constant int BALANCING_PASSES = 16;
 
 // One step of balancing: scales row and column i by the power of two that brings their norms near
-// each other (Osborne 1960). 2-norms with the diagonal: else entries that are rounding errors beside
-// it are scaled up (James, Langou, Lowery 2014). Whether that changed anything.
+// each other (Osborne 1960). 2-norms with the diagonal: else entries that are rounding errors
+// beside it are scaled up (James, Langou, Lowery 2014). Whether that changed anything.
 template <bool GROUP, typename T, typename P, typename Q>
 inline bool balance_row(
     P A,
