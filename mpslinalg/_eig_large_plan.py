@@ -22,8 +22,9 @@ ENTRIES = 2**22
 # From the shaders: passes of balancing, and the numbers of a matrix's state.
 BALANCING_PASSES = 16
 STATE = 4
-# The sweeps that a matrix may take are this many times its rows, LAPACK's bound.
-SWEEPS_A_ROW = 30
+# The rounds that a matrix may take are this many times its rows: with as many bulges in each as a
+# window has, LAPACK's bound of 30 sweeps a row. Usual is one round for 12 rows.
+ROUNDS_A_ROW = 4.0
 # Rows of eigenvectors that a launch solves for.
 BLOCK = 32
 
@@ -127,6 +128,12 @@ def bulges(dtype: torch.dtype) -> tuple[int, int, int]:
     return rows, most, WINDOW[dtype.itemsize] - 1 - rows * most
 
 
+def progress(state: Tensor) -> list[list[int]]:
+    """How far each matrix is, which the host waits for."""
+    numbers: list[list[int]] = state.tolist()
+    return numbers
+
+
 def _iterate(H: Tensor, Z: Tensor | None) -> Tensor:
     """Schur form in place. Returns the state, whose first numbers count the rows that are left."""
     batch, n, _ = H.shape
@@ -142,23 +149,23 @@ def _iterate(H: Tensor, Z: Tensor | None) -> Tensor:
     chase = kernel("eig_sweeps", "eig_chase", *variant)
     update = kernel("eig_sweeps", "eig_update", *variant)
     parts = 2 if Z is None else 3
+    Z = empty((1,), H) if Z is None else Z
     threads = whole(window)
 
     def apply() -> None:
         update(
-            H, H if Z is None else Z, U, windows, n,
+            H, Z, U, windows, n,
             threads=(256 * -(-n // 32) * parts, batch), group=(256, 1),
         )  # fmt: skip
 
-    # A deflation takes a turn too.
-    for _ in range(n + SWEEPS_A_ROW * n // most):
+    for _ in range(int(ROUNDS_A_ROW * n)):
         deflate(
             H, U, state, windows, shifts, n, TURNS_A_ROW * window,
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
         apply()
         split(H, state, shifts, n, threads=(256 * batch,), group=(256,))
-        found = state.tolist()
+        found = progress(state)
         if not any(active for active, *_ in found):
             break
         moves = max(
