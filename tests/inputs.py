@@ -14,6 +14,8 @@ from mpslinalg import testing
 
 SINGLES = (torch.float32, torch.complex64)
 DOUBLES = (torch.float64, torch.complex128)
+# Rows of a window of eig in tests: large matrices of few rows.
+SMALL_WINDOW = 20
 
 
 class Gallery(NamedTuple):
