@@ -223,8 +223,8 @@ def fast(dtype: torch.dtype, args: tuple[Tensor, ...]) -> bool:
 
 @cells(doubles)
 def test_backward(case: Case, dtype: torch.dtype, conforms: Conforms, device: str) -> None:
-    args = case.tensors(dtype, device, grad=True)
     with conforms(case, "backward", dtype):
+        args = case.tensors(dtype, device, grad=True)
         differentiable(results(case.function, args))
         mode = fast(dtype, args)
         assert gradcheck(case.function, args, check_batched_grad=True, fast_mode=mode)
@@ -232,8 +232,8 @@ def test_backward(case: Case, dtype: torch.dtype, conforms: Conforms, device: st
 
 @cells(doubles)
 def test_forward_mode(case: Case, dtype: torch.dtype, conforms: Conforms, device: str) -> None:
-    args = case.tensors(dtype, device, grad=True)
     with conforms(case, "forward mode", dtype):
+        args = case.tensors(dtype, device, grad=True)
         with forward_ad.dual_level():
             duals = tuple(forward_ad.make_dual(a.detach(), torch.ones_like(a)) for a in args)
             out = results(case.function, duals)
@@ -252,8 +252,8 @@ def test_forward_mode(case: Case, dtype: torch.dtype, conforms: Conforms, device
 
 @cells(doubles)
 def test_second(case: Case, dtype: torch.dtype, conforms: Conforms, device: str) -> None:
-    args = case.tensors(dtype, device, grad=True)
     with conforms(case, "second", dtype):
+        args = case.tensors(dtype, device, grad=True)
         differentiable(results(case.function, args))
         assert gradgradcheck(case.function, args, fast_mode=True, check_fwd_over_rev=True)
 
