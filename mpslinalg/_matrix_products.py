@@ -116,7 +116,8 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
     M1 and M2 too.
 
     Args:
-        input, other: numbers of one dtype; batches broadcast.
+        input, other: numbers of one dtype; batches broadcast. On CUDA torch, and so this, has no
+            products of integers.
         out: a tensor to write to.
 
     Returns:

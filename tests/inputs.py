@@ -82,6 +82,29 @@ def on(device: str, A: Tensor) -> Tensor:
     return A.to(device)
 
 
+def all_on(device: str, values: Any) -> Any:
+    """Arguments on the device of the tests, as they lie in memory and share it."""
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(moved, value))
+        if isinstance(value, dict):
+            return {key: moved(x) for key, x in value.items()}
+        if not isinstance(value, Tensor) or value.device.type == device:
+            return value
+        assert not (value.is_conj() or value.is_neg())
+        storage = value.untyped_storage()
+        if storage._cdata not in storages:
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+            storages[storage._cdata] = on(device, whole).untyped_storage()
+        result = on(device, torch.empty(0, dtype=value.dtype))
+        layout = value.storage_offset(), value.shape, value.stride()
+        return result.set_(storages[storage._cdata], *layout).requires_grad_(value.requires_grad)
+
+    return moved(values)
+
+
 def name(parameter: Any) -> str:
     """The id of a parameter: dtypes without their module, sizes as 3x4."""
     if isinstance(parameter, tuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import compare
-from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on, random_hermitian
+from tests.inputs import DOUBLES, SINGLES, VIEWS, all_on, name, on, random_hermitian
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -170,12 +170,13 @@ def test_bad_tolerances(
 ) -> None:
     A = testing.random((2, 4, 4), torch.float32)
 
-    def error(function: Callable[..., Any], A: Tensor) -> tuple[type, str]:
+    def error(function: Callable[..., Any], A: Tensor, options: Any) -> tuple[type, str]:
         with pytest.raises((RuntimeError, TypeError)) as caught:
             function(A, *args, **options)
         return caught.type, str(caught.value)
 
-    assert error(function, on(device, A)) == error(getattr(torch.linalg, function.__name__), A)
+    ours = error(function, *all_on(device, (A, options)))
+    assert ours == error(getattr(torch.linalg, function.__name__), A, options)
 
 
 @both
