@@ -144,8 +144,9 @@ def _frechet(A: Tensor, E: Tensor) -> Tensor:
     if A.numel() == 0:
         return torch.zeros_like(A)
     # It is linear in E, whose size must not decide on the scale of the whole.
-    largest = E.detach().abs().amax((-2, -1), keepdim=True)
-    scale = torch.where((largest == 0) | largest.isinf(), 1, largest)
+    with torch.no_grad():
+        largest = E.abs().amax((-2, -1), keepdim=True)
+        scale = torch.where((largest == 0) | largest.isinf(), 1, largest)
     top = torch.cat((A, E / scale), -1)
     bottom = torch.cat((torch.zeros_like(A), A), -1)
     return _exp(torch.cat((top, bottom), -2))[..., :n, n:] * scale
