@@ -93,7 +93,8 @@ def all_on(device: str, values: Any) -> Any:
             return {key: moved(x) for key, x in value.items()}
         if not isinstance(value, Tensor) or value.device.type == device:
             return value
-        assert not (value.is_conj() or value.is_neg())
+        assert not value.is_conj()
+        assert not value.is_neg()
         storage = value.untyped_storage()
         if storage._cdata not in storages:
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)

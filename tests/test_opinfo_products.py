@@ -169,9 +169,9 @@ def test_torchs_error_inputs(op: Any, device: str) -> None:
         args = (sample.input, *sample.args)
         with pytest.raises(Exception) as theirs:  # noqa: PT011
             op.op(*args, **sample.kwargs)
+        there, options = all_on(device, (args, sample.kwargs))
         with LA.use("kernels"), pytest.raises(Exception) as ours:  # noqa: PT011
-            arguments, options = all_on(device, (args, sample.kwargs))
-            function(op)(*arguments, **options)
+            function(op)(*there, **options)
         assert (ours.type, str(ours.value)) == (theirs.type, str(theirs.value))
         count += 1
     assert count > 0
