@@ -14,6 +14,7 @@ import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import compare
 from tests.inputs import DOUBLES, SINGLES, VIEWS, all_on, name, on, random_hermitian
+from tests.ratios import double, pinv_ratio
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -21,32 +22,6 @@ SHAPES = ((1, 1), (5, 3), (3, 5), (40, 6), (2, 3, 4, 4), (6, 40))
 each_single = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=name)
 both = pytest.mark.parametrize("function", [LA.pinv, LA.matrix_rank])
-
-
-def double(A: Any) -> NDArray[Any]:
-    a = A.numpy(force=True) if isinstance(A, Tensor) else np.asarray(A)
-    return np.asarray(a.astype(np.complex128 if np.iscomplexobj(a) else np.float64))
-
-
-def pinv_ratio(A: Tensor, X: Any) -> NDArray[Any]:
-    """The largest of the four conditions of Penrose, each over max(m, n) eps and its norms."""
-    a, x = double(A), double(X)
-    eps = torch.finfo(A.dtype).eps / 2 * max(a.shape[-2:])
-
-    def norm(Y: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(np.abs(Y).sum(-2).max(-1))
-
-    def adjoint(Y: NDArray[Any]) -> NDArray[Any]:
-        return Y.conj().swapaxes(-2, -1)
-
-    ax, xa, condition = a @ x, x @ a, norm(a) * norm(x)
-    errors = (
-        norm(ax @ a - a) / (norm(a) * condition),
-        norm(xa @ x - x) / (norm(x) * condition),
-        norm(ax - adjoint(ax)) / condition,
-        norm(xa - adjoint(xa)) / condition,
-    )
-    return np.asarray(np.max(errors, 0) / eps)
 
 
 def of_rank(shape: tuple[int, ...], rank: int, dtype: torch.dtype) -> Tensor:
