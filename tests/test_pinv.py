@@ -13,7 +13,7 @@ from torch import Tensor
 import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import compare
-from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on, random_hermitian
+from tests.inputs import DOUBLES, SINGLES, VIEWS, all_on, name, on, random_hermitian
 from tests.ratios import double, pinv_ratio
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -145,12 +145,13 @@ def test_bad_tolerances(
 ) -> None:
     A = testing.random((2, 4, 4), torch.float32)
 
-    def error(function: Callable[..., Any], A: Tensor) -> tuple[type, str]:
+    def error(function: Callable[..., Any], A: Tensor, options: Any) -> tuple[type, str]:
         with pytest.raises((RuntimeError, TypeError)) as caught:
             function(A, *args, **options)
         return caught.type, str(caught.value)
 
-    assert error(function, on(device, A)) == error(getattr(torch.linalg, function.__name__), A)
+    ours = error(function, *all_on(device, (A, options)))
+    assert ours == error(getattr(torch.linalg, function.__name__), A, options)
 
 
 @both
@@ -165,6 +166,41 @@ def test_empty(
     ours, theirs = function(on(device, A)), getattr(torch.linalg, function.__name__)(A)
     assert (ours.shape, ours.stride(), ours.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
     assert torch.equal(ours.cpu(), theirs)
+
+
+@both
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 3, 2)], ids=name)
+def test_empty_ones_need_not_be_square(
+    shape: tuple[int, ...], function: Callable[..., Any], device: str
+) -> None:
+    A = torch.empty(shape)
+    ours = function(on(device, A), hermitian=True)
+    theirs = getattr(torch.linalg, function.__name__)(A, hermitian=True)
+    assert torch.equal(ours.cpu(), theirs)
+
+
+@both
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"atol": 0.5, "rtol": torch.tensor(0.1)},
+        {"atol": torch.tensor(2.5), "rtol": 0},
+        {"atol": torch.tensor(1), "rtol": np.float32(0.8)},
+        {"rtol": np.float32(0.8)},
+        {"atol": True},
+        {"rtol": torch.tensor([torch.nan, 0.1])},
+        {"atol": torch.tensor([torch.nan, 0.1])},
+        {"atol": torch.tensor(torch.nan), "rtol": 0.1},
+    ],
+    ids=str,
+)
+def test_tolerances_of_any_kind(
+    function: Callable[..., Any], options: dict[str, Any], device: str
+) -> None:
+    A = torch.stack([torch.diag(torch.tensor([3.0, 2.0, 1e-9]))] * 2)
+    ours = function(*all_on(device, (A,)), **all_on(device, options))
+    theirs = getattr(torch.linalg, function.__name__)(A, **options)
+    torch.testing.assert_close(ours.cpu(), theirs)
 
 
 @pytest.mark.parametrize("view", VIEWS)
