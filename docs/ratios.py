@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,7 +35,7 @@ DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
 import mpslinalg as LA  # noqa: E402
-from mpslinalg import _doctor, _eig_plan, testing  # noqa: E402
+from mpslinalg import _doctor, testing  # noqa: E402
 from mpslinalg._gated_delta_plan import CHUNK_SIZES  # noqa: E402
 from tests import lapack  # noqa: E402
 from tests.ratios import (  # noqa: E402
@@ -281,8 +282,6 @@ def _eigh(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
 
 
 def _eig(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
-    if n > _eig_plan.MAX_ROWS:
-        return
     A = _stacked(testing.nonsymmetric(n, dtype, seed=n))
     D = A.to(device)
     L, V = lapack.eig(A)
@@ -414,7 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = measured(options.device, options.sizes, options.processes)
     run = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": f"python docs/ratios.py --device {options.device}",
+        "command": shlex.join(["python", "docs/ratios.py", *sys.argv[1:]]),
         "environment": _doctor.environment(torch.device(options.device)),
         "sizes": list(options.sizes),
         "rows": found,
