@@ -305,7 +305,7 @@ def matrix_power(A: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
         result = A.clone()
     else:
         result = _power(A, n) if n > 0 else _power(_inverse.inv(A), -n)
-    return result if out is None else _out.write(result, out)
+    return result if out is None else _out.write(result.contiguous(), out)
 
 
 def vander(x: Tensor, N: int | None = None) -> Tensor:
