@@ -14,7 +14,6 @@ from mpslinalg import (
     _check,
     _elementwise,
     _elementwise_plan,
-    _elementwise_route,
     _indexing,
     _indexing_plan,
     _out,
