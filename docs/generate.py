@@ -2,10 +2,12 @@
 
 python docs/generate.py accuracy [--device cuda]
 python docs/generate.py benchmarks docs/data/h200-lu.json docs/data/h200-ldl.json ...
+python docs/generate.py conformance docs/data/conformance-cpu.json ...
 
 The first judges every routine here, beside SciPy, and keeps what `python -m mpslinalg doctor`
 prints. The second makes tables of the files that `python -m mpslinalg bench --json FILE` wrote on
 the machines that they name; a file is named MACHINE-FAMILY.json, and each family is a section.
+The third does so with what `python -m pytest tests/test_conformance.py --conformance FILE` wrote.
 """
 
 import argparse
@@ -23,7 +25,7 @@ import torch
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
-from docs import ratios  # noqa: E402
+from docs import conformance, ratios  # noqa: E402
 from mpslinalg._bench import FAMILIES  # noqa: E402
 from mpslinalg._timing import MINIMUM_TIMINGS  # noqa: E402
 
@@ -106,8 +108,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     page.add_argument("--device", choices=["cpu", "cuda", "mps"], default="cpu")
     page = pages.add_parser("benchmarks")
     page.add_argument("files", nargs="+", type=Path, metavar="MACHINE-FAMILY.json")
+    page = pages.add_parser("conformance")
+    page.add_argument("files", nargs="+", type=Path, metavar="conformance-ENGINE.json")
     options = parser.parse_args(arguments)
-    text = accuracy(options.device) if options.page == "accuracy" else benchmarks(options.files)
+    if options.page == "accuracy":
+        text = accuracy(options.device)
+    elif options.page == "benchmarks":
+        text = benchmarks(options.files)
+    else:
+        text = conformance.tables(options.files)
     (DOCS / "_generated" / f"{options.page}.md").write_text(text)
 
 
