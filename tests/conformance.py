@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" or report.skipped:
             return
-        properties: list[tuple[str, Any]] = report.user_properties  # type: ignore[assignment]
+        properties: list[tuple[str, Any]] = report.user_properties
         for key, value in properties:
             if key == "conformance":
                 function, aspect, dtype, note = value
@@ -38,7 +39,12 @@ class Recorder:
                 f"python -m pytest tests/test_conformance.py --device {self.device} "
                 f"--conformance {self.file.name}"
             ),
-            "environment": _doctor.environment(torch.device(self.device)),
+            "environment": {
+                "device": f"{self.device} ({_doctor.processor(torch.device(self.device))})",
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+                "system": f"{platform.system()} {platform.machine()}",
+            },
             "results": dict(sorted(self.results.items())),
         }
         self.file.write_text(json.dumps(run, indent=1) + "\n")
