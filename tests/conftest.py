@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 # For OpenBLAS, OpenMP and MKL, which read it when numpy and torch load: over these small matrices
 # a second thread spends its time waiting, and the suite takes twice as long.
@@ -24,6 +25,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="cpu",
         help="where the tensors of the tests live",
     )
+    parser.addoption(
+        "--conformance",
+        type=Path,
+        metavar="FILE.json",
+        help="where to write what tests/test_conformance.py found, for docs/generate.py",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    file = config.getoption("--conformance")
+    if file is not None and not hasattr(config, "workerinput"):
+        from tests.conformance import Recorder
+
+        config.pluginmanager.register(Recorder(file, config.getoption("--device")))
 
 
 @pytest.fixture(scope="session")

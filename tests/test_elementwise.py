@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
 
 import mpslinalg as LA
 from mpslinalg._elementwise_plan import COMPARISONS, INTEGERS, REALS, WIDE_UNSIGNED
@@ -212,9 +211,6 @@ def test_frexp_derivatives(dtype: torch.dtype, device: str) -> None:
     mantissa.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [1 / 4, 8, 1 / 1024]
-    if dtype == torch.float64:
-        assert gradcheck(lambda x: LA.frexp(x)[0], x, check_forward_ad=True)
-        assert gradgradcheck(lambda x: LA.frexp(x)[0].square(), x)
 
 
 def test_frexp_to_out(device: str) -> None:
@@ -236,9 +232,6 @@ def test_heaviside_derivatives(device: str) -> None:
     assert values.grad is not None
     assert x.grad.tolist() == [0] * 4
     assert values.grad.item() == 110
-    many = on(device, torch.randn(4, dtype=torch.float64)).requires_grad_()
-    step = x.detach()
-    assert gradcheck(lambda v: LA.heaviside(step, v), many, check_forward_ad=True)
     with LA.use("auto"):
         assert LA.heaviside(x, values).requires_grad
 
@@ -275,11 +268,8 @@ def test_vmap(device: str) -> None:
 
 def functions() -> dict[str, Callable[[Tensor], Any]]:
     return {
-        "frexp": lambda x: tuple(LA.frexp(x)),
-        "heaviside": lambda x: LA.heaviside(x, x[:1]),
         "lt": lambda x: LA.lt(x, 0.5),
         "ge": lambda x: LA.ge(x, x[0]),
-        "logspace": lambda x: x * LA.logspace(-1, 1, 3, device=x.device),
     }
 
 
