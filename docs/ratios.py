@@ -362,7 +362,6 @@ def _judged(mode: str, trial: Trial) -> testing.Ratios:
 @np.errstate(all="ignore")
 def rows(family: int, dtype: torch.dtype, device: str, sizes: Sequence[int]) -> list[Row]:
     """The routines of a family, in their order."""
-    torch.set_num_threads(1)
     found: dict[str, Row] = {}
     for n in sizes:
         for trial in FAMILIES[family](n, dtype, device):
@@ -398,7 +397,7 @@ def measured(device: str, sizes: Sequence[int] = SIZES, processes: int = 1) -> l
         return [row for task in tasks for row in run(*task)]
     # The last families take longest. A process that has touched a GPU must not be forked.
     context = get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
         pending = {task: pool.submit(run, *task) for task in reversed(tasks)}
         return [row for task in tasks for row in pending[task].result()]
 

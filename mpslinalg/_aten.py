@@ -204,7 +204,7 @@ def _cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) 
 
 
 # torch.cholesky, which is deprecated.
-@_does("cholesky", "cholesky_ex", write=_householder.write)
+@_does("cholesky", "cholesky_ex", write=lambda L, out: _out.write(L.contiguous(), out))
 def _cholesky(A: Tensor, upper: bool = False) -> Any:
     if A.numel() == 0:
         return torch.empty_like(A, memory_format=torch.contiguous_format)

@@ -99,6 +99,7 @@ def of_ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("checked")  # whose variants other tests compile too
 def test_every_routine_stands_beside_scipy_and_torch(device: str, tmp_path: Path) -> None:
     found = ratios.measured(device, sizes=(16,))
     assert list(dict.fromkeys(row["routine"] for row in found)) == ROUTINES
