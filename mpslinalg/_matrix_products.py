@@ -80,7 +80,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     Same contract as `torch.linalg.diagonal`. Differences: none.
 
     Args:
-        A: of two and more dimensions.
+        A: of two and more dimensions and any dtype.
         offset: above the main diagonal if positive, below it if negative.
         dim1, dim2: the dimensions of rows and of columns.
 
