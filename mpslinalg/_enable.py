@@ -117,8 +117,7 @@ def _type(device: str | torch.device, name: str) -> str:
 
 def _registered(part: Part) -> Library:
     # Imported late: `import mpslinalg` is to be quick.
-    from mpslinalg import _aten_elementwise as _aten_elementwise
-    from mpslinalg._aten import OPERATIONS
+    from mpslinalg._aten_elementwise import OPERATIONS
 
     key = _KEYS[part.device]
     library = Library("aten", "IMPL")  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 
 import mpslinalg as LA
-from mpslinalg import _aten
+from mpslinalg import _aten_elementwise
 from mpslinalg._engines import Kernel
 from mpslinalg._engines.program import Program
 
@@ -79,7 +79,7 @@ def kernels() -> Iterator[None]:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Kernels launched by each operation of aten."""
-    counts = dict.fromkeys(_aten.OPERATIONS, 0)
+    counts = dict.fromkeys(_aten_elementwise.OPERATIONS, 0)
     inside: list[str] = []
 
     def counted(call: Callable[..., Any], of: Callable[..., int]) -> Callable[..., Any]:
@@ -102,7 +102,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     monkeypatch.setattr(Kernel, "__call__", counted(Kernel.__call__, lambda _: 1))
     monkeypatch.setattr(Program, "run", counted(Program.run, lambda self: len(self.launches)))
-    for name, operation in _aten.OPERATIONS.items():
+    for name, operation in _aten_elementwise.OPERATIONS.items():
         replaced = operation._replace(run=named(name, operation.run))
-        monkeypatch.setitem(_aten.OPERATIONS, name, replaced)
+        monkeypatch.setitem(_aten_elementwise.OPERATIONS, name, replaced)
     return counts

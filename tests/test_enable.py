@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 
 import mpslinalg as LA
-from mpslinalg import _aten, _enable, _route, testing
+from mpslinalg import _aten_elementwise, _enable, _route, testing
 from tests.inputs import SINGLES, on, random_definite, random_hermitian
 from tests.opinfo import check, doubled, listed
 from tests.test_errors import bad_calls, raised, singular, torch_function
@@ -91,7 +91,7 @@ def _conjugate_view(value: Any) -> Any:
 
 
 def test_every_operation_is_tested() -> None:
-    matrices = {name for name, op in _aten.OPERATIONS.items() if op.route is not None}
+    matrices = {name for name, op in _aten_elementwise.OPERATIONS.items() if op.route is not None}
     assert set(FUNCTIONS) == matrices
 
 

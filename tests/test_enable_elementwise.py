@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import mpslinalg as LA
-from mpslinalg import _aten, _special_plan
+from mpslinalg import _aten_elementwise, _special_plan
 from mpslinalg._elementwise_plan import COMPARISONS
 from tests.inputs import on
-from tests.test_enable import doubled, launches, listed, make_dual, unpack_dual, warned
+from tests.opinfo import doubled, listed
+from tests.test_enable import make_dual, unpack_dual, warned
 from tests.test_errors import raised
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-__all__ = ["launches"]
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`torch.jit.script` is deprecated",
     "ignore:.*should not be instantiated:DeprecationWarning",
@@ -60,7 +60,9 @@ def close(ours: Any, expected: Any) -> None:
 
 
 def test_every_operation_is_tested() -> None:
-    names = {name for name, operation in _aten.OPERATIONS.items() if operation.route is None}
+    names = {
+        name for name, operation in _aten_elementwise.OPERATIONS.items() if operation.route is None
+    }
     assert names == set(FUNCTIONS)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mpslinalg as LA
-from mpslinalg import _aten
+from mpslinalg import _aten_elementwise
 from tests import opinfo
 from tests.inputs import DOUBLES, SINGLES, name
 from tests.opinfo import OPS, check_gradients, ident
@@ -46,8 +46,10 @@ def _operations() -> dict[str, set[str]]:
     names: dict[str, set[str]] = {}
     with pytest.MonkeyPatch.context() as patch:
         seen: set[str] = set()
-        for key, operation in _aten.OPERATIONS.items():
-            patch.setitem(_aten.OPERATIONS, key, operation._replace(run=_noted(key, seen)))
+        for key, operation in _aten_elementwise.OPERATIONS.items():
+            patch.setitem(
+                _aten_elementwise.OPERATIONS, key, operation._replace(run=_noted(key, seen))
+            )
         with LA.use("kernels"), LA.enable("cpu"):
             for op in OPS:
                 dtype = torch.float32 if torch.float32 in op.dtypes else torch.int64
@@ -65,7 +67,9 @@ COVERED = [op for op in OPS if OPERATIONS[ident(op)]]
 def test_every_entry_and_operation_is_covered_or_an_exception() -> None:
     assert {i for i, names in OPERATIONS.items() if not names} <= set(NOT_ENABLED)
     # torch calls linalg_eigvals to write to out= only: test_enable.py does.
-    assert set().union(*OPERATIONS.values()) == set(_aten.OPERATIONS) - {"linalg_eigvals"}
+    assert set().union(*OPERATIONS.values()) == set(_aten_elementwise.OPERATIONS) - {
+        "linalg_eigvals"
+    }
 
 
 @pytest.mark.parametrize(
