@@ -271,7 +271,8 @@ def _lstsq(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
 
 
 def _solution(A: Tensor, B: Tensor, driver: str) -> Tensor:
-    return LA.lstsq(A, B, driver=driver).solution
+    X: Tensor = LA.lstsq(A, B, driver=driver).solution
+    return X
 
 
 def _svd(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
