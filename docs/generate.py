@@ -3,10 +3,12 @@
 python docs/generate.py accuracy [docs/data/accuracy-cpu.json ...]
 python docs/generate.py startup [docs/data/startup-h200.json ...]
 python docs/generate.py benchmarks docs/data/h200-lu.json docs/data/h200-ldl.json ...
+python docs/generate.py conformance docs/data/conformance-cpu.json ...
 
 They make tables of files that other commands wrote on the machines that they name:
-`python docs/ratios.py`, `python docs/startup.py` and `python -m mpslinalg bench --json FILE`. A
-file of the last is named MACHINE-FAMILY.json, and each family is a section.
+`python docs/ratios.py`, `python docs/startup.py`, `python -m mpslinalg bench --json FILE` and
+`python -m pytest tests/test_conformance.py --conformance FILE`. A file of bench is named
+MACHINE-FAMILY.json, and each family is a section.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
+from docs import conformance  # noqa: E402
 from mpslinalg._bench import FAMILIES  # noqa: E402
 from mpslinalg._timing import MINIMUM_TIMINGS  # noqa: E402
 
@@ -155,6 +158,7 @@ def _row(cell: dict[str, Any]) -> str:
 PAGES: dict[str, Callable[[Sequence[Path]], str]] = {
     "accuracy": accuracy,
     "benchmarks": benchmarks,
+    "conformance": conformance.tables,
     "startup": startup,
 }
 

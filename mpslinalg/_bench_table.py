@@ -169,6 +169,7 @@ def _grid(
         | {"copy_gbs": streamed.copy, "kernel_gbs": streamed.kernel, "share": streamed.share},
         "summary": summary,
         "bars": asdict(family.bars),
+        "apart": family.apart,
         "spent": dict(sorted(spent.items(), key=itemgetter(1), reverse=True)),
     }
     return content, not any("kernels" in cell.refused for cell in cells)

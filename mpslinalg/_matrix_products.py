@@ -80,7 +80,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     Same contract as `torch.linalg.diagonal`. Differences: none.
 
     Args:
-        A: of two and more dimensions.
+        A: of two and more dimensions and any dtype.
         offset: above the main diagonal if positive, below it if negative.
         dim1, dim2: the dimensions of rows and of columns.
 
@@ -305,7 +305,7 @@ def matrix_power(A: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
         result = A.clone()
     else:
         result = _power(A, n) if n > 0 else _power(_inverse.inv(A), -n)
-    return result if out is None else _out.write(result, out)
+    return result if out is None else _out.write(result.contiguous(), out)
 
 
 def vander(x: Tensor, N: int | None = None) -> Tensor:

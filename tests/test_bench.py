@@ -344,7 +344,13 @@ def test_the_bars_over_all_families() -> None:
         ]
         return {"cells": cells, **more}
 
-    found = _bench_overall.overall({"a": family(0.5, 4.0, 16.0), "b": family(None, 0.9, None)})
+    found = _bench_overall.overall(
+        {
+            "a": family(0.5, 4.0, 16.0),
+            "b": family(None, 0.9, None),
+            "chains": family(0.1, 0.1, apart=True),
+        }
+    )
     assert found["geometric_mean"] == pytest.approx((4 * 16 * 0.9) ** (1 / 3))
     assert found["batched_below"] == {"b: f 2 x 4 float32": 0.9}
     assert found["single_below"] == {"a: f 1 x 4 float32": 0.5}

@@ -1,6 +1,7 @@
 """The pages that docs/generate.py writes."""
 
 import json
+import re
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 import mpslinalg as LA
-from docs import generate, ratios, startup
+from docs import conformance, generate, ratios, startup
 from mpslinalg._bench import FAMILIES
+from tests import surface
 
 DOCS = Path(generate.__file__).parent
 
@@ -75,6 +77,49 @@ def test_a_refused_cell_says_why(provider: str, tmp_path: Path) -> None:
 def test_unknown_family(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nothing"):
         generate.benchmarks([recorded(tmp_path, "nothing", ("float32",))])
+
+
+def test_the_reference_has_every_public_function() -> None:
+    module, named = "", []
+    for word, name in re.findall(r"^\.\. (\w+):: ([\w.]+)$", (DOCS / "api.md").read_text(), re.M):
+        if word == "currentmodule":
+            module = name
+        elif word == "automodule":
+            members = surface.MODULES.get(f"{name.removeprefix('mpslinalg.')}.")
+            named += [f"{name}.{member}" for member in getattr(members, "__all__", ())]
+        else:
+            named.append(name if name.startswith("mpslinalg.") else f"{module}.{name}")
+    assert len(named) == len(set(named))
+    functions = {f"mpslinalg.{name}" for name in (*surface.public(), *surface.TOOLS)}
+    assert set(named) == functions | {"mpslinalg.use", "mpslinalg.enable"}
+
+
+def conformance_run(folder: Path, engine: str, results: dict[str, Any]) -> Path:
+    """What `pytest --conformance FILE` writes."""
+    run = {
+        "date": "2026-11-30T10:00:00+00:00",
+        "command": "python -m pytest",
+        "environment": {"device": f"{engine} (G)", "torch": "2", "python": "3", "system": "Linux"},
+        "results": results,
+    }
+    file = folder / f"conformance-{engine}.json"
+    file.write_text(json.dumps(run))
+    return file
+
+
+def test_conformance_of_both_engines(tmp_path: Path) -> None:
+    whole = dict.fromkeys(("uint8", "int8", "int16", "int32", "int64"), "passed")
+    cpu = {"forward": whole | {"float64": "passed"}, "vmap": {"int64": "none: b"}}
+    cuda = {"forward": {"float32": "failed", "complex64": "passed"}, "vmap": {"int8": "with c"}}
+    files = [conformance_run(tmp_path, "cpu", {"f": cpu})]
+    files.append(
+        conformance_run(tmp_path, "cuda", {"f": cuda | {"second": {"float64": "none: b"}}})
+    )
+    lines = conformance.tables(files).splitlines()
+    assert [line for line in lines if line.startswith("#")] == ["## On cpu", "## On cuda"]
+    assert "| `f` | int f64 | - | - | - | none (1) | - |" in lines
+    assert "| `f` | **failed**: f32, c64 | - | none (1) | - | i8 (2) | - |" in lines
+    assert lines[-2:] == ["1. b", "2. with c"]
 
 
 ROUTINES = [

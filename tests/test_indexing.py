@@ -186,25 +186,6 @@ def test_weights_have_no_gradient(device: str) -> None:
 AT = torch.tensor([[0, 3, -1], [7, 3, 2]])
 
 
-@pytest.mark.parametrize("dtype", DOUBLES, ids=name)
-def test_derivatives(dtype: torch.dtype, device: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    X, B = (
-        on(device, torch.randn(s, dtype=dtype, generator=generator)).requires_grad_()
-        for s in ((3, 4), (2, 3))
-    )
-    at = AT.to(device)
-    functions: list[tuple[Any, tuple[Tensor, ...]]] = [
-        (lambda X: LA.take(X.mT, at), (X,)),
-        (lambda X, B: LA.put(X.mT, at, B), (X, B)),
-        (lambda X, B: LA.put(X, at, B, True), (X, B)),
-        (lambda X, B: LA.put_(X.clone().mT, at, B * B), (X, B)),
-    ]
-    for function, args in functions:
-        assert torch.autograd.gradcheck(function, args, check_forward_ad=True)
-        assert torch.autograd.gradgradcheck(function, args, fast_mode=True)
-
-
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_gradients_are_torchs(accumulate: bool, device: str) -> None:
     def gradients(module: Any, device: str) -> list[Tensor]:
