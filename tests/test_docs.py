@@ -12,6 +12,7 @@ import torch
 import mpslinalg as LA
 from docs import conformance, generate, ratios, startup
 from mpslinalg._bench import FAMILIES
+from mpslinalg._bench_report import plots
 from tests import surface
 
 DOCS = Path(generate.__file__).parent
@@ -30,27 +31,35 @@ def recorded(folder: Path, family: str, dtypes: tuple[str, ...], **cell: Any) ->
         "date": "2026-11-30T10:00:00+00:00",
         "command": f"python -m mpslinalg bench --family {family}",
         "environment": {"device": "cuda (G)", "torch": "2", "python": "3", "system": "Linux"},
-        "cells": [case | measured | cell | {"dtype": dtype} for dtype in dtypes],
-        "stream": case | {"dtype": "float32", "share": 0.73},
-        "summary": {"geometric_mean": None if cell else 2.5},
+        "families": {
+            family: {
+                "cells": [case | measured | cell | {"dtype": dtype} for dtype in dtypes],
+                "stream": case | {"dtype": "float32", "share": 0.73},
+                "summary": {"geometric_mean": None if cell else 2.5},
+            }
+        },
     }
     file = folder / f"h200-{family}.json"
     file.write_text(json.dumps(run))
     return file
 
 
-def test_a_section_for_each_family(tmp_path: Path) -> None:
+def test_a_section_for_each_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = ("float32", "complex64")
     others = [name for name in FAMILIES if name != "gated_delta"]
     files = [recorded(tmp_path, name, both) for name in others]
     files.append(recorded(tmp_path, "gated_delta", ("float32",)))
-    text = generate.benchmarks(files)
-    titles = [line for line in text.splitlines() if line.startswith("#")]
+    monkeypatch.setattr(plots, "available", lambda: False)
+    text = generate.benchmarks(files, tmp_path)
+    titles = [line for line in text.splitlines() if line.startswith("### ")]
     pages = (DOCS / "algorithms" / f"{name}.md" for name in (*others, "gated_delta"))
-    assert titles == [f"##{page.read_text().splitlines()[0]}" for page in pages]
-    assert text.count("**complex64**") == len(FAMILIES) - 1
-    assert text.count("**float32**") == len(FAMILIES)
-    assert text.count("| ldl op | 7 | 5 | 2.0 | 5.0 | 2.50 | 0.5, 0.75 |\n") == 2
+    assert titles == [
+        "### All families",
+        *(f"##{p.read_text().splitlines()[0]}" if p.exists() else f"### {p.stem}" for p in pages),
+    ]
+    assert text.count(", complex64\n") == len(FAMILIES) - 1
+    assert text.count(", float32\n") == len(FAMILIES)
+    assert text.count("| ldl op | 7 | 5 | 2.0 | 5.0 | 2.50 | - | 0.5, 0.75 |\n") == 2
     assert text.count("73 % of the bytes a second") == len(FAMILIES)
     gated = text.partition("### Gated DeltaNet")[2]
     assert "n is the number of tokens" in gated
@@ -69,14 +78,14 @@ def test_a_refused_cell_says_why(provider: str, tmp_path: Path) -> None:
         lapack_ratios={},
         speedup=None,
     )
-    text = generate.benchmarks([file])
-    assert f"| lu op | 7 | 5 | - | - | {provider} refused: wrong |  |\n" in text
+    text = generate.benchmarks([file], tmp_path)
+    assert f"| lu op | 7 | 5 | - | - | {provider} refused: wrong | - |  |\n" in text
     assert "Geometric mean" not in text
 
 
 def test_unknown_family(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nothing"):
-        generate.benchmarks([recorded(tmp_path, "nothing", ("float32",))])
+    with pytest.raises(KeyError, match="nothing"):
+        generate.benchmarks([recorded(tmp_path, "nothing", ("float32",))], tmp_path)
 
 
 def test_the_reference_has_every_public_function() -> None:
@@ -232,4 +241,8 @@ def test_pages_are_written_where_the_documentation_includes_them(
     monkeypatch.setattr(generate, "DOCS", tmp_path)
     generate.main(["benchmarks", str(file)])
     written = (tmp_path / "_generated" / "benchmarks.md").read_text()
-    assert written == generate.benchmarks([file])
+    folder = tmp_path / "_generated" / "plots"
+    assert written == generate.benchmarks([file], folder)
+    names = re.findall(r"!\[.*\]\((.*)\)", written)
+    assert names == ["_generated/plots/shares.svg", "_generated/plots/lu-ratios.svg"]
+    assert all((tmp_path / name).read_text().startswith("<svg") for name in names)
