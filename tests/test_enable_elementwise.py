@@ -122,6 +122,21 @@ def test_to_out(aten: str, launches: dict[str, int]) -> None:
         close(tuple(ours), tuple(theirs))
 
 
+def test_numbers_for_tensors(launches: dict[str, int]) -> None:
+    x, n = torch.linspace(-1, 1, 5), torch.arange(5)
+    for name in _special_plan.POLYNOMIALS:
+        function = getattr(torch.special, name)
+        expected = function(x.double(), 3), function(0.25, n.double())
+        with LA.enable("cpu", comparisons=False):
+            ours = function(x, 3), function(0.25, n)
+            with LA.use("torch"):
+                theirs = function(x, 3), function(0.25, n)
+        assert launches[f"special_{name}"] > 1
+        assert [y.dtype for y in ours] == [y.dtype for y in theirs] == [torch.float32] * 2
+        close(ours, expected)
+        close(theirs, expected)
+
+
 @pytest.mark.parametrize("aten", IN_PLACE)
 def test_in_place(aten: str, launches: dict[str, int]) -> None:
     x, y = torch.tensor([[0, 1, 2], [3, 2, 0]]), torch.tensor([1, 1, 2])
