@@ -2,10 +2,14 @@
 
 python docs/generate.py accuracy [--device cuda]
 python docs/generate.py benchmarks docs/data/h200-lu.json docs/data/h200-ldl.json ...
+python docs/generate.py cost_model docs/data/h200-*.json
+python docs/generate.py limits docs/data/registers-sm_90.json docs/data/h200-*.json
 
 The first judges every routine here, beside SciPy, and keeps what `python -m mpslinalg doctor`
 prints. The second makes tables of the files that `python -m mpslinalg bench --json FILE` wrote on
-the machines that they name; a file is named MACHINE-FAMILY.json, and each family is a section.
+the machines that they name; a file is named MACHINE-FAMILY.json, and each family is a section. The
+third holds the cost model against the same files and against what docs/profile_kernels.py wrote;
+the last tells how far the kernels are from their limits.
 """
 
 import argparse
@@ -23,7 +27,7 @@ import torch
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
-from docs import ratios  # noqa: E402
+from docs import cost_model, limits, ratios  # noqa: E402
 from mpslinalg._bench import FAMILIES  # noqa: E402
 from mpslinalg._timing import MINIMUM_TIMINGS  # noqa: E402
 
@@ -106,8 +110,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     page.add_argument("--device", choices=["cpu", "cuda", "mps"], default="cpu")
     page = pages.add_parser("benchmarks")
     page.add_argument("files", nargs="+", type=Path, metavar="MACHINE-FAMILY.json")
+    page = pages.add_parser("cost_model")
+    page.add_argument("files", nargs="+", type=Path, metavar="MACHINE-FAMILY.json")
+    page = pages.add_parser("limits")
+    page.add_argument("registers", type=Path)
+    page.add_argument("files", nargs="+", type=Path, metavar="MACHINE-FAMILY.json")
     options = parser.parse_args(arguments)
-    text = accuracy(options.device) if options.page == "accuracy" else benchmarks(options.files)
+    if options.page == "accuracy":
+        text = accuracy(options.device)
+    elif options.page == "limits":
+        text = limits.page(options.registers, options.files)
+    else:
+        write = benchmarks if options.page == "benchmarks" else cost_model.page
+        text = write(options.files)
     (DOCS / "_generated" / f"{options.page}.md").write_text(text)
 
 
