@@ -24,6 +24,8 @@ SHOWN = ("M1", "M2 Max", "M3 Ultra", "M4 Max", "M5", "M5 Max")
 LEADING = 0.6
 WORKING = 0.5
 WORTH = 8.0
+# A file of docs/profile_kernels.py is named MACHINE-kernels.json.
+KERNELS = "kernels"
 # Cases of a kernel that show its spread.
 OFTEN = 4
 
@@ -72,12 +74,12 @@ def samples(files: Iterable[Path], cases: Iterable[Measured]) -> dict[str, list[
             case, rate = streamed(run)
             of_case = plan(case)
             of_call(of_case, of_case.needed / (1e3 * rate) - H200.launch * len(of_case.steps))
-            continue
-        for case, kernels in profiled(run):
-            work = price(plan(case), H200).work
-            for kernel, taken in kernels.items():
-                if work.get(kernel, 0) > 0:
-                    found[kernel].append(taken / work[kernel])
+        elif family(file) == KERNELS:
+            for case, kernels in profiled(run):
+                work = price(plan(case), H200).work
+                for kernel, taken in kernels.items():
+                    if work.get(kernel, 0) > 0:
+                        found[kernel].append(taken / work[kernel])
     return whole | found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs.cost_model import Measured, cells, family, table
+from docs.cost_model import KERNELS, Measured, cells, family, table
 from mpslinalg._cost import H200, Plan, plan, price
 from mpslinalg._cost.recorded import profiled
 
@@ -126,13 +126,18 @@ def _kernels(file: Path) -> str:
     return table(head, rows, left=2)
 
 
-def page(registers: Path, files: Sequence[Path]) -> str:
+def page(files: Sequence[Path]) -> str:
+    """Of a file of docs/registers.py, named registers-ARCH.json, and of runs."""
     cases = cells(files)
-    pieces = [
-        "### Registers, spills, threadgroup memory\n\n"
-        f"As NVRTC and ptxas compile them for {json.loads(registers.read_text())['arch']}.\n\n",
-        _resources(registers),
-    ]
+    pieces = []
+    for file in files:
+        if file.stem.startswith("registers-"):
+            arch = json.loads(file.read_text())["arch"]
+            pieces.append(
+                "### Registers, spills, threadgroup memory\n\n"
+                f"As NVRTC and ptxas compile them for {arch}.\n\n"
+            )
+            pieces.append(_resources(file))
     for dtype in ("float32", "complex64"):
         pieces.append(
             f"\n### Calls, {dtype}\n\nShares are of the bytes and operations that the result needs "
@@ -141,7 +146,7 @@ def page(registers: Path, files: Sequence[Path]) -> str:
         )
         pieces.append(_calls(cases, dtype))
     for file in files:
-        if family(file) == "kernels":
+        if family(file) == KERNELS:
             pieces.append("\n### Kernels\n\nTime on the GPU alone, by CUPTI.\n\n")
             pieces.append(_kernels(file))
     return "".join(pieces)

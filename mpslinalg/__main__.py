@@ -36,7 +36,12 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("doctor", parents=[device], help="check this machine; for bug reports")
 
     bench = commands.add_parser("bench", parents=[device], help="time kernels beside torch.linalg")
-    bench.add_argument("--family", choices=list(_bench.FAMILIES), required=True)
+    bench.add_argument(
+        "--family",
+        choices=[*_bench.FAMILIES, "all"],
+        action="append",
+        help="repeatable; default: all, one after the other in this process",
+    )
     bench.add_argument(
         "--cases",
         choices=["grid", "auto"],
@@ -96,15 +101,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ShaderError as error:
             print(error, file=sys.stderr)
             return 1
-    dtypes = options.dtype or _bench.FAMILIES[options.family].dtypes
-    if device.type == "mps" and {"float64", "complex128"} & set(dtypes):
+    if device.type == "mps" and {"float64", "complex128"} & set(options.dtype or ()):
         parser.error("an Apple GPU has no double precision")
+    names = options.family or ["all"]
+    families = {
+        name: family for name, family in _bench.FAMILIES.items() if name in names or "all" in names
+    }
     return _bench_table.run(
-        _bench.FAMILIES[options.family],
+        families,
         device,
         console,
         mode=options.cases,
-        dtypes=dtypes,
+        dtypes=options.dtype,
         quick=options.quick,
         json_file=options.json,
     )

@@ -140,13 +140,6 @@ def _refuse_phase(turning: Tensor) -> None:
         )
 
 
-def lacking(A: Tensor) -> str | None:
-    """Why the kernels do not take a matrix, or None if they do."""
-    n = A.shape[-1]
-    most = _eig_plan.MAX_ROWS
-    return None if n <= most else f"the kernels take matrices of at most {most} rows, not {n}"
-
-
 def check_info(info: Tensor, name: str, A: Tensor) -> None:
     """Raise torch's errors: first for NaN or infinity, which have n + 1."""
     n, is_matrix = A.shape[-1], A.dim() == 2
@@ -198,7 +191,7 @@ def eig(A: Tensor, *, out: Any = None) -> Any:
     Source: Golub, Van Loan, "Matrix Computations", chapter 7; LAPACK's geev. Derivatives: Boeddeker
     et al. (2017), Giles (2008).
     """
-    if not (isinstance(A, Tensor) and _route.kernels_if_built("eig", A, lacking)):
+    if not (isinstance(A, Tensor) and _route.kernels("eig", A)):
         return torch.linalg.eig(A, out=out)
     _check.same_device("linalg_eig", input=A, out=out)
     dtype = _COMPLEX.get(A.dtype, A.dtype)
@@ -228,7 +221,7 @@ def eigvals(A: Tensor, *, out: Tensor | None = None) -> Tensor:
 
     Sizes and source: see `eig`. They are the eigenvalues of a matrix within c n eps ||A|| of A.
     """
-    if not (isinstance(A, Tensor) and _route.kernels_if_built("eigvals", A, lacking)):
+    if not (isinstance(A, Tensor) and _route.kernels("eigvals", A)):
         result: Tensor = torch.linalg.eigvals(A, out=out)
         return result
     _check.same_device("linalg_eigvals", input=A, out=out)

@@ -243,7 +243,7 @@ gt: Comparison = _comparison("gt")
 ge: Comparison = _comparison("ge")
 
 
-def _has_kernel(start: Any, end: Any, steps: Any, base: Any, dtype: Any, layout: Any) -> bool:
+def has_kernel(start: Any, end: Any, steps: Any, base: Any, dtype: Any, layout: Any) -> bool:
     """Whether a logspace has a kernel: real powers of a positive number."""
     numbers = all(type(x) in (int, float) for x in (start, end, base))
     return (
@@ -309,7 +309,7 @@ def logspace(
     fits = out is None or (dtype in (None, out.dtype) and not requires_grad)
     if not (
         fits
-        and _has_kernel(start, end, steps, base, wanted, layout)
+        and has_kernel(start, end, steps, base, wanted, layout)
         and (wanted.is_floating_point or not requires_grad)
     ):
         return _torchs_logspace(start, end, steps, base, out, dtype, layout, device, requires_grad)
@@ -354,7 +354,7 @@ def describe(name: str, given: Mapping[str, Any]) -> str:
         first = torch.empty(0, device=given["device"], dtype=dtype) if out is None else out
         wanted = dtype or (torch.get_default_dtype() if out is None else out.dtype)
         start, end, steps, base = (given[key] for key in ("start", "end", "steps", "base"))
-        if not _has_kernel(start, end, steps, base, wanted, given["layout"]):
+        if not has_kernel(start, end, steps, base, wanted, given["layout"]):
             return f"torch on {first.device.type}: no kernel for this base or dtype"
         return _elementwise_route.describe(first, _torch_lacks_dtype(out, dtype), "logspace")
     tensors = [value for key, value in given.items() if key != "out"]

@@ -116,7 +116,8 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
     M1 and M2 too.
 
     Args:
-        input, other: numbers of one dtype; batches broadcast.
+        input, other: numbers of one dtype; batches broadcast. On CUDA torch, and so this, has no
+            products of integers.
         out: a tensor to write to.
 
     Returns:
@@ -173,7 +174,11 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, out: Tensor | None = None) ->
     ):
         refused: Tensor = _check.refuse(torch.linalg.vecdot, x, y, dim=dim, out=out)
         return refused
-    result = (x.conj() * y).sum(dim)
+    if x.dtype in _check.HALVES:
+        # A rounded product may be off by more than the whole sum.
+        result = (x.float() * y.float()).sum(dim).to(x.dtype)
+    else:
+        result = (x.conj() * y).sum(dim)
     return result if out is None else _out.write(result, out)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpslinalg import _check
+
 # Dimensions behind the batch of the first argument of an op. With its batch all arguments and
 # results begin. Those without a rule index the whole of a tensor, or make one.
 BEHIND_BATCH = {
@@ -43,6 +45,7 @@ def register() -> None:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.experimental import register_sharding
 
+    _check.distributed = (DTensor,)
     rules = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
     for name, behind in BEHIND_BATCH.items():
         op = getattr(torch.ops.mpslinalg, name).default

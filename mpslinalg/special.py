@@ -196,7 +196,7 @@ def _polynomial_function(name: str, symbol: str, recurrence: str, accuracy: str)
                 x, n.detach().to(first.device, computing)
             )
         else:
-            degree, n = _whole(n), None
+            degree, n = whole(n), None
         if out is not None:
             # Torch, which has no derivative, writes here what has none, too.
             return _out.write(_polynomial(x.detach(), n, degree, name, 0).to(dtype), out)
@@ -232,7 +232,7 @@ def _polynomial_function(name: str, symbol: str, recurrence: str, accuracy: str)
     return public(function)
 
 
-def _whole(n: float) -> int:
+def whole(n: float) -> int:
     if not n > -1:
         return -1
     return int(min(n, _special_plan.MAX_DEGREE))

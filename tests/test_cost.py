@@ -161,9 +161,9 @@ def test_the_pages_have_a_row_for_each_case(factors_file: Path, tmp_path: Path) 
     assert "| lu | 1 |" in text
     variant = {"kernel": "lu_rows", "template": ["float", "64", "1"], "group": 64}
     variants = [variant | {"registers": 128, "spilled_bytes": 4, "threadgroup_bytes": 8192}]
-    registers = tmp_path / "registers.json"
+    registers = tmp_path / "registers-sm_90.json"
     registers.write_text(json.dumps({"arch": "sm_90", "variants": variants}))
-    text = limits.page(registers, files)
+    text = limits.page([registers, *files])
     assert "| `lu_rows` | 1 | 64 | 128 | 4 (float, 64, 1) | 8.0 | 25 % (float, 64, 1) | 4 |" in text
     assert "| lu_factor | 4096 | 64 | 262 |" in text
 

@@ -106,6 +106,9 @@ def test_errors(found: list[dict[str, Any]]) -> None:
     assert first["singular"] == ""
     assert second["singular"].startswith("linalg.inv: (Batch element 1): The diagonal element 1")
     assert "counted in the part of the batch on this process" in second["singular"]
+    assert first["compiled singular"] == ""
+    assert second["singular"].startswith(second["compiled singular"])
+    assert second["compiled singular"] != ""
     A, _, B = worker.inputs()
     for name, right in (("shapes", B[:, 1:]), ("batches", B[1:])):
         with pytest.raises(RuntimeError) as error:

@@ -31,11 +31,13 @@ FUNCTIONS = {
     "lu_unpack": ("lu_unpack",),
     "linalg_lu_solve": ("linalg.lu_solve",),
     "linalg_solve_triangular": ("linalg.solve_triangular",),
+    "triangular_solve": ("triangular_solve",),
     "_linalg_solve_ex": ("linalg.solve", "linalg.solve_ex"),
     "linalg_inv_ex": ("linalg.inv", "linalg.inv_ex"),
     "_linalg_det": ("linalg.det",),
     "_linalg_slogdet": ("linalg.slogdet",),
     "linalg_cholesky_ex": ("linalg.cholesky", "linalg.cholesky_ex"),
+    "cholesky": ("cholesky",),
     "_cholesky_solve_helper": ("cholesky_solve",),
     "cholesky_inverse": ("cholesky_inverse",),
     "linalg_ldl_factor_ex": ("linalg.ldl_factor", "linalg.ldl_factor_ex"),
@@ -165,7 +167,8 @@ def check(name: str, sample: Any, got: list[Tensor], expected: list[Tensor]) -> 
 
 
 def test_every_operation_is_tested() -> None:
-    assert set(FUNCTIONS) == set(_aten.OPERATIONS)
+    matrices = {name for name, op in _aten.OPERATIONS.items() if op.route is not None}
+    assert set(FUNCTIONS) == matrices
 
 
 def strided_like(name: str, ours: list[Tensor], theirs: list[Tensor]) -> bool:
@@ -442,7 +445,7 @@ assert torch.equal(mpslinalg.inv(A), A)
 assert dumps() == before
 with mpslinalg.enable("cpu"), mpslinalg.enable("mps"), mpslinalg.enable("cuda"):
     changed = dumps()
-    assert 40 < sum(changed[name] != before[name] for name in before) < 60
+    assert 180 < sum(changed[name] != before[name] for name in before) < 220
 assert dumps() == before
 mpslinalg.enable()
 mpslinalg.enable()

@@ -43,7 +43,6 @@ def usage_error(arguments: list[str], capsys: Capture) -> str:
         (["demo", "--device", "tpu"], "'tpu'"),
         (["demo", "--case", "moon"], "power-grid"),
         (["doctor", "--json", "x"], "--json"),
-        (["bench"], "--family"),
         (["bench", "--family", "cholesk"], "'cholesk'"),
         (["bench", "--family", "lu", "--dtype", "float16"], "'float16'"),
         (["bench", "--family", "lu", "--cases", "some"], "'some'"),
