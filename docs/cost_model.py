@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mpslinalg._bench import FAMILIES, Case
+from mpslinalg._bench import Case
 from mpslinalg._cost import H200, MACHINES, Plan, plan, predict, price
 from mpslinalg._cost.factors import ANY, FILE, Factor, factors, written
-from mpslinalg._cost.recorded import measured, profiled, streamed
+from mpslinalg._cost.recorded import families, measured, profiled, streamed
 
 SHOWN = ("M1", "M2 Max", "M3 Ultra", "M4 Max", "M5", "M5 Max")
 # A kernel's factor is taken from a whole call where the model gives it so much of the work, where
@@ -48,7 +48,7 @@ def cells(files: Iterable[Path]) -> list[Measured]:
     return [
         Measured(family(file), case, plan(case), taken)
         for file in files
-        if family(file) in FAMILIES
+        if family(file) in families()
         for case, taken in measured(json.loads(file.read_text()))
     ]
 
@@ -70,7 +70,7 @@ def samples(files: Iterable[Path], cases: Iterable[Measured]) -> dict[str, list[
             of_call(cell.plan, left)
     for file in files:
         run = json.loads(file.read_text())
-        if family(file) in FAMILIES:
+        if family(file) in families():
             case, rate = streamed(run)
             of_case = plan(case)
             of_call(of_case, of_case.needed / (1e3 * rate) - H200.launch * len(of_case.steps))

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import mpslinalg as LA
 from mpslinalg import _doctor
 from mpslinalg._bench import DTYPES, FAMILIES, Case
+from mpslinalg._cost.recorded import families
 from mpslinalg._engines.gemm import _Gemm
 from mpslinalg._engines.program import record
 
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             key=lambda case: case.batch == 1,
         )
         for dtype in dtypes
-        for family in FAMILIES.values()
+        for family in (FAMILIES[name] for name in families())
         if str(dtype).removeprefix("torch.") in family.dtypes
     ]
     turns = itertools.zip_longest(*by_family)

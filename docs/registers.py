@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mpslinalg._bench import DTYPES, FAMILIES
 from mpslinalg._cost import Step, plan
+from mpslinalg._cost.recorded import families
 from mpslinalg._engines import source
 from mpslinalg._engines.cuda import translation_unit
 
@@ -36,7 +37,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 def variants() -> dict[tuple[str, ...], Step]:
     """The largest group of each variant that is launched."""
     found: dict[tuple[str, ...], Step] = {}
-    for family in FAMILIES.values():
+    for family in (FAMILIES[name] for name in families()):
         dtypes: list[torch.dtype] = [DTYPES[name] for name in family.dtypes]
         for case in family.cases(dtypes, quick=False):
             if case.n > LARGEST and case.batch == 1:

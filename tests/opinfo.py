@@ -194,11 +194,7 @@ def reference(op: Any, sample: Any, theirs: Any) -> list[Tensor]:
     """Torch's results in double precision, where results are rounded to less."""
     if op.name == "special.airy_ai":
         # Torch's own is off by 1e-8 near -2.
-        return [
-            torch.from_numpy(
-                np.asarray(scipy.special.airy(sample.input.double().numpy(force=True))[0])
-            )
-        ]
+        return [torch.from_numpy(np.asarray(scipy.special.airy(sample.input.double().numpy(force=True))[0]))]
     if all(x.dtype not in WIDE for x in listed(theirs)):
         return listed(theirs)
     integers = isinstance(sample.input, Tensor) and not (

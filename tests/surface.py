@@ -226,6 +226,7 @@ def rule_inputs(tokens: int) -> tuple[tuple[int, ...], ...]:
     return keys, keys, values, gates, gates, (1, 2, 3, 2)
 
 
+
 CASES = [
     Case("eig", eig, ((3, 3),)),
     Case("eig-batch", eig, ((2, 3, 3),)),

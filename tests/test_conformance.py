@@ -114,9 +114,7 @@ def matrices(signature: str, function: Callable[..., Any]) -> Callable[..., Any]
 
     def of_tensors(A: Tensor) -> Any:
         out = loop(A.numpy())
-        return (
-            tuple(map(torch.from_numpy, out)) if isinstance(out, tuple) else torch.from_numpy(out)
-        )
+        return tuple(map(torch.from_numpy, out)) if isinstance(out, tuple) else torch.from_numpy(out)
 
     return of_tensors
 

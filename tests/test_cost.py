@@ -12,6 +12,7 @@ from mpslinalg import __main__
 from mpslinalg._bench import FAMILIES, Case
 from mpslinalg._bench.cases import Operation, rows
 from mpslinalg._cost import H200, MACHINES, Machine, Plan, factors, plan, predict, price
+from mpslinalg._cost import recorded as recorded_runs
 from mpslinalg._cost.machines import LANES
 from mpslinalg._engines import ENGINES, launched
 
@@ -60,7 +61,7 @@ def test_a_buffer_that_is_not_read_is_not_needed() -> None:
     assert found.needed == 10 * (8 * 8 * 4 + 8 * 4 + 2 * 8 * 4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", recorded_runs.families())
 def test_every_operation_has_a_plan_and_a_count(family: str) -> None:
     operations = (*FAMILIES[family].operations, *(row[0] for row in FAMILIES[family].extra))
     batch, n = min(FAMILIES[family].quick, key=lambda shape: shape[1])
@@ -71,8 +72,15 @@ def test_every_operation_has_a_plan_and_a_count(family: str) -> None:
         assert price(found, M1).total > price(found, H200).total
 
 
-def test_what_torch_computes_is_no_plan() -> None:
+def test_what_is_not_counted_is_refused() -> None:
+    assert {"lu", "eigh", "gated_delta"} < set(recorded_runs.families())
     operation = Operation("norm", rows(None), lambda library, A: A.sum((-2, -1)), lambda a, b: 0.0)
+    with pytest.raises(NotImplementedError, match="no count of operations for norm"):
+        plan(Case(operation, 3, 4, torch.float32))
+
+
+def test_what_torch_computes_is_no_plan() -> None:
+    operation = Operation("det", rows(None), lambda library, A: A.sum((-2, -1)), lambda a, b: 0.0)
     with pytest.raises(RuntimeError, match="computes with torch"):
         plan(Case(operation, 3, 4, torch.float32))
     assert "meta" not in ENGINES
@@ -200,6 +208,7 @@ def test_the_command_predicts_and_holds_a_report_against_it(
         (["--machine", "M0"], "no machine 'M0'; there are M1"),
         (["--n", "8"], "--batch and --n are given together"),
         (["--against", "x.json"], "--against needs one --machine"),
+        (["--family", "special"], "no model of special"),
     ],
 )
 def test_bad_arguments_are_refused(

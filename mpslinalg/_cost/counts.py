@@ -43,10 +43,22 @@ _SIDES_FIRST = frozenset(("cholesky_solve",))
 _SIDES_LAST = frozenset(("solve", "solve_triangular", "ldl_solve", "ormqr", "lstsq"))
 
 
+_CHUNKS = "solve_tril"
+
+
+def _algorithm(case: Case) -> str:
+    return case.operation.name.split()[0].rstrip(";").removesuffix("_ex")
+
+
+def counted(case: Case) -> bool:
+    """Whether it is known what the case takes: functions that compute with torch are left out."""
+    return _algorithm(case) in (*_ALGORITHMS, _CHUNKS)
+
+
 def operations(case: Case, inputs: Sequence[Tensor]) -> float:
     """Real operations of the algorithm that the kernels run, over the whole batch."""
-    name = case.operation.name.split()[0].rstrip(";").removesuffix("_ex")
-    if name == "solve_tril":
+    name = _algorithm(case)
+    if name == _CHUNKS:
         *batch, heads, chunk = inputs[0].shape
         return math.prod(batch) * heads * chunk**2 / 3
     sides = inputs[0] if name in _SIDES_FIRST else inputs[-1] if name in _SIDES_LAST else None

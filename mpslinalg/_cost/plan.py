@@ -100,6 +100,8 @@ def _on_paper() -> Iterator[None]:
 
 def plan(case: Case) -> Plan:
     """What the kernels do for a case, its shapes and strides alone being known."""
+    if not counts.counted(case):
+        raise NotImplementedError(f"mpslinalg: no count of operations for {case.operation.name}")
     with FakeTensorMode():
         shapes = case.inputs(torch.device("cpu"))
     inputs = [

@@ -2,11 +2,13 @@
 
 import functools
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
 
 from mpslinalg._bench import DTYPES, FAMILIES, Case
+from mpslinalg._cost import counts
 
 Key = tuple[str, int, int, str]
 
@@ -21,10 +23,16 @@ def _cases() -> dict[Key, Case]:
     dtypes: list[torch.dtype] = [DTYPES[name] for name in ("float32", "complex64")]
     found = {}
     for family in FAMILIES.values():
-        for quick in (False, True):
-            for case in (*family.cases(dtypes, quick=quick), family.stream):
+        grids = (family.cases(dtypes, quick=quick) for quick in (False, True))
+        for case in (*chain.from_iterable(grids), family.stream):
+            if counts.counted(case):
                 found[_key(case.operation.name, case.batch, case.n, case.dtype_name)] = case
     return found
+
+
+def families() -> list[str]:
+    """Those of which every operation is counted."""
+    return [name for name, family in FAMILIES.items() if counts.counted(family.stream)]
 
 
 def measured(run: Mapping[str, Any]) -> Iterator[tuple[Case, float]]:
