@@ -4,11 +4,14 @@ python docs/generate.py accuracy [docs/data/accuracy-cpu.json ...]
 python docs/generate.py startup [docs/data/startup-h200.json ...]
 python docs/generate.py conformance [docs/data/conformance-cpu.json ...]
 python docs/generate.py benchmarks docs/data/h200.json ...
+python docs/generate.py cost_model docs/data/h200.json
+python docs/generate.py limits docs/data/registers-sm_90.json docs/data/h200.json
 
 They make tables, and plots (docs/_generated/plots), of files that other commands wrote on the
 machines that they name: `python docs/ratios.py`, `python docs/startup.py`,
 `python -m pytest tests/test_conformance.py --conformance FILE` and
-`python -m mpslinalg bench --json FILE`.
+`python -m mpslinalg bench --json FILE`. cost_model and limits also take what
+`python docs/profile_kernels.py` wrote, limits what `python docs/registers.py` did.
 """
 
 import argparse
@@ -19,7 +22,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
-from docs import conformance  # noqa: E402
+from docs import conformance, cost_model, limits  # noqa: E402
 from docs.benchmarks import benchmarks  # noqa: E402
 from docs.tables import accuracy, startup  # noqa: E402
 
@@ -34,6 +37,8 @@ PAGES: dict[str, Callable[[Sequence[Path]], str]] = {
     "accuracy": accuracy,
     "benchmarks": _with_plots,
     "conformance": conformance.tables,
+    "cost_model": cost_model.page,
+    "limits": limits.page,
     "startup": startup,
 }
 

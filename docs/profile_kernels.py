@@ -24,11 +24,12 @@ from torch.profiler import ProfilerActivity, profile
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import mpslinalg as LA  # noqa: E402
-from mpslinalg import _doctor  # noqa: E402
-from mpslinalg._bench import DTYPES, FAMILIES, Case  # noqa: E402
-from mpslinalg._engines.gemm import _Gemm  # noqa: E402
-from mpslinalg._engines.program import record  # noqa: E402
+import mpslinalg as LA
+from mpslinalg import _doctor
+from mpslinalg._bench import DTYPES, FAMILIES, Case
+from mpslinalg._cost.recorded import families
+from mpslinalg._engines.gemm import _Gemm
+from mpslinalg._engines.program import record
 
 REPEATS = 3
 # Larger single matrices are thousands of launches of the same kinds.
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             key=lambda case: case.batch == 1,
         )
         for dtype in dtypes
-        for family in FAMILIES.values()
+        for family in (FAMILIES[name] for name in families())
         if str(dtype).removeprefix("torch.") in family.dtypes
     ]
     turns = itertools.zip_longest(*by_family)

@@ -117,8 +117,10 @@ def _diagnosis(device: torch.device) -> str:
 
 
 def _cost(options: argparse.Namespace, parser: argparse.ArgumentParser, console: Console) -> int:
-    from mpslinalg._cost import table
+    from mpslinalg._cost import recorded, table
 
+    if options.family not in recorded.families():
+        parser.error(f"no model of {options.family}; there is one of {recorded.families()}")
     names = options.machine or table.SHOWN
     unknown = [name for name in names if name not in table.KNOWN]
     if unknown:

@@ -1,4 +1,4 @@
-"""`python -m mpslinalg cost`: what a family is predicted to take, and a report held against that."""
+"""`python -m mpslinalg cost`: what a family is predicted to take, a report held against that."""
 
 import json
 from collections.abc import Sequence
