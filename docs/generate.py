@@ -1,49 +1,104 @@
 """Write docs/_generated/PAGE.md from real runs.
 
-python docs/generate.py accuracy [--device cuda]
+python docs/generate.py accuracy [docs/data/accuracy-cpu.json ...]
+python docs/generate.py startup [docs/data/startup-h200.json ...]
 python docs/generate.py benchmarks docs/data/h200-lu.json docs/data/h200-ldl.json ...
 python docs/generate.py conformance docs/data/conformance-cpu.json ...
 
-The first judges every routine here, beside SciPy, and keeps what `python -m mpslinalg doctor`
-prints. The second makes tables of the files that `python -m mpslinalg bench --json FILE` wrote on
-the machines that they name; a file is named MACHINE-FAMILY.json, and each family is a section.
-The third does so with what `python -m pytest tests/test_conformance.py --conformance FILE` wrote.
+They make tables of files that other commands wrote on the machines that they name:
+`python docs/ratios.py`, `python docs/startup.py`, `python -m mpslinalg bench --json FILE` and
+`python -m pytest tests/test_conformance.py --conformance FILE`. A file of bench is named
+MACHINE-FAMILY.json, and each family is a section.
 """
 
 import argparse
-import datetime
 import json
-import platform
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
-from docs import conformance, ratios  # noqa: E402
+from docs import conformance  # noqa: E402
 from mpslinalg._bench import FAMILIES  # noqa: E402
 from mpslinalg._timing import MINIMUM_TIMINGS  # noqa: E402
 
 
-def accuracy(device: str) -> str:
-    """The ratios of every routine beside SciPy's, then what the doctor says of this machine."""
-    table = ratios.table(device)
-    command = ["-m", "mpslinalg", "doctor", "--device", device]
-    run = subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE, text=True)
-    printed = "\n".join(line.rstrip() for line in run.stdout.rstrip().splitlines())
-    chip = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
-    sizes = ", ".join(map(str, ratios.SIZES))
+def _origin(run: dict[str, Any]) -> str:
+    """What a run says of itself."""
+    environment = run["environment"]
     return (
-        f"On {datetime.date.today()}, torch {torch.__version__}, {platform.system()}, kernels on "
-        f"{device} ({chip}). The worst ratio over the families and n = {sizes}; for `solve_tril` "
-        f"over unit lower triangles and chunks of 16, 32 and 64:\n\n{table}\n"
-        f"`python {' '.join(command)}` there:\n\n```text\n{printed}\n```\n"
+        f"`{run['command']}` on {run['date'][:10]}: {environment['device']}, torch "
+        f"{environment['torch']}, Python {environment['python']}, {environment['system']}."
     )
+
+
+def accuracy(files: Sequence[Path]) -> str:
+    """The worst ratios of every routine beside SciPy's and torch's, a section for each device."""
+    return "\n".join(_ratios(json.loads(file.read_text())) for file in files)
+
+
+def _ratios(run: dict[str, Any]) -> str:
+    device = run["environment"]["device"].partition(" ")[0]
+    dtypes = list(dict.fromkeys(row["dtype"] for row in run["rows"]))
+    found = {(row["routine"], row["dtype"]): row for row in run["rows"]}
+    heads = (f"{dtype} | SciPy | torch" for dtype in dtypes)
+    pieces = [
+        f"### Kernels on {device}\n\n{_origin(run)} The worst ratio over the families and n = "
+        f"{', '.join(map(str, run['sizes']))}; torch's is on {device} too.\n\n"
+        f"| routine | {' | '.join(heads)} |\n|---|{'---:|---:|---:|' * len(dtypes)}\n"
+    ]
+    for routine in dict.fromkeys(row["routine"] for row in run["rows"]):
+        cells = (_ratio_cells(found.get((routine, dtype))) for dtype in dtypes)
+        pieces.append(f"| `{routine}` | {' | '.join(cells)} |\n")
+    refused = {row["routine"]: row["refused"] for row in run["rows"] if "refused" in row}
+    if refused:
+        pieces.append("\nTorch raised:\n\n")
+        pieces += [f"- `{routine}`, {words}\n" for routine, words in refused.items()]
+    return "".join(pieces)
+
+
+def _ratio_cells(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "- | - | -"
+    ours = f"{row['kernels']:.2g}" + (" (over the bar)" if "missed" in row else "")
+    torchs = "raises" if "refused" in row else "-"
+    if row["torch"] is not None:
+        torchs = f"{row['torch']:.2g}"
+    return f"{ours} | {row['scipy']:.2g} | {torchs}"
+
+
+def startup(files: Sequence[Path]) -> str:
+    """What importing and first calls take, a section for each machine."""
+    return "\n".join(_first_calls(file) for file in files)
+
+
+def _first_calls(file: Path) -> str:
+    run = json.loads(file.read_text())
+    imports = run["import"]
+    pieces = [
+        f"### {file.stem.partition('-')[2]}\n\n{_origin(run)} `import torch` took "
+        f"{imports['torch']:.1f} s, `import mpslinalg` after it "
+        f"{1e3 * imports['mpslinalg']:.0f} ms. Milliseconds of first and second calls:\n\n"
+        "| call | shapes | variants | empty cache | filled cache | second call | torch's first | "
+        "torch's second |\n|---|---|---:|---:|---:|---:|---:|---:|\n"
+    ]
+    for cell in run["cells"]:
+        seconds, second = cell["seconds"], cell["second_call"]
+        times = (
+            *(seconds["empty"], seconds["filled"], second["kernels"]),
+            *(seconds["torch"], second["torch"]),
+        )
+        shapes = ", ".join(" x ".join(map(str, shape)) for shape in cell["shapes"])
+        figures = " | ".join(_milliseconds(time) for time in times)
+        pieces.append(f"| `{cell['call']}` | {shapes} | {cell['variants']} | {figures} |\n")
+    return "".join(pieces)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f}" if seconds >= 0.01 else f"{1e3 * seconds:.2g}"
 
 
 def benchmarks(files: Sequence[Path]) -> str:
@@ -56,10 +111,9 @@ def _section(file: Path) -> str:
     family = file.stem.rpartition("-")[2]
     title = (DOCS / "algorithms" / f"{family}.md").read_text().partition("\n")[0]
     run = json.loads(file.read_text())
-    environment, stream = run["environment"], run["stream"]
+    stream = run["stream"]
     words = [
-        f"`{run['command']}` on {run['date'][:10]}: {environment['device']}, torch "
-        f"{environment['torch']}, Python {environment['python']}, {environment['system']}.",
+        _origin(run),
         "Microseconds, medians; the speed is torch's time over the kernels'. A number in brackets "
         f"says of how many timings, where a slow call has fewer than {MINIMUM_TIMINGS}. Errors are "
         "LAPACK's test ratios of the kernels and of torch.",
@@ -101,23 +155,23 @@ def _row(cell: dict[str, Any]) -> str:
     return f"| {' | '.join(map(str, figures))} |\n"
 
 
+PAGES: dict[str, Callable[[Sequence[Path]], str]] = {
+    "accuracy": accuracy,
+    "benchmarks": benchmarks,
+    "conformance": conformance.tables,
+    "startup": startup,
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
-    pages = parser.add_subparsers(dest="page", required=True)
-    page = pages.add_parser("accuracy")
-    page.add_argument("--device", choices=["cpu", "cuda", "mps"], default="cpu")
-    page = pages.add_parser("benchmarks")
-    page.add_argument("files", nargs="+", type=Path, metavar="MACHINE-FAMILY.json")
-    page = pages.add_parser("conformance")
-    page.add_argument("files", nargs="+", type=Path, metavar="conformance-ENGINE.json")
+    parser.add_argument("page", choices=PAGES)
+    parser.add_argument("files", nargs="*", type=Path)
     options = parser.parse_args(arguments)
-    if options.page == "accuracy":
-        text = accuracy(options.device)
-    elif options.page == "benchmarks":
-        text = benchmarks(options.files)
-    else:
-        text = conformance.tables(options.files)
-    (DOCS / "_generated" / f"{options.page}.md").write_text(text)
+    files = options.files or sorted((DOCS / "data").glob(f"{options.page}-*.json"))
+    if not files:
+        parser.error(f"no files of runs for {options.page}")
+    (DOCS / "_generated" / f"{options.page}.md").write_text(PAGES[options.page](files))
 
 
 if __name__ == "__main__":

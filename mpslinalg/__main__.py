@@ -1,4 +1,4 @@
-"""The command line: `python -m mpslinalg demo | doctor | bench`."""
+"""The command line: `python -m mpslinalg demo | doctor | bench | cost`."""
 
 import argparse
 import sys
@@ -36,7 +36,12 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("doctor", parents=[device], help="check this machine; for bug reports")
 
     bench = commands.add_parser("bench", parents=[device], help="time kernels beside torch.linalg")
-    bench.add_argument("--family", choices=list(_bench.FAMILIES), required=True)
+    bench.add_argument(
+        "--family",
+        choices=[*_bench.FAMILIES, "all"],
+        action="append",
+        help="repeatable; default: all, one after the other in this process",
+    )
     bench.add_argument(
         "--cases",
         choices=["grid", "auto"],
@@ -46,14 +51,45 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--dtype", choices=list(_bench.DTYPES), action="append", help="repeatable")
     bench.add_argument("--quick", action="store_true", help="small batches, as fits a CPU")
     bench.add_argument("--json", type=_target, metavar="FILE", help="write the numbers")
+
+    cost = commands.add_parser("cost", help="predict the times of kernels on an Apple GPU")
+    cost.add_argument("--family", choices=list(_bench.FAMILIES), required=True)
+    cost.add_argument("--dtype", choices=list(_bench.DEFAULT_DTYPES), default="float32")
+    cost.add_argument("--batch", type=int, help="with --n: one size, not those of the benchmarks")
+    cost.add_argument("--n", type=int)
+    cost.add_argument("--machine", action="append", help="M1, M4 Max, ...; repeatable")
+    cost.add_argument("--against", type=Path, metavar="FILE", help="what `bench --json` wrote")
     return parser
+
+
+def _cost(options: argparse.Namespace, parser: argparse.ArgumentParser, console: Console) -> int:
+    from mpslinalg._cost import table
+
+    names = options.machine or table.SHOWN
+    unknown = [name for name in names if name not in table.KNOWN]
+    if unknown:
+        parser.error(f"no machine {unknown[0]!r}; there are {', '.join(table.KNOWN)}")
+    if (options.batch is None) != (options.n is None):
+        parser.error("--batch and --n are given together")
+    machines = [table.KNOWN[name] for name in names]
+    if options.against is None:
+        dtype, family = _bench.DTYPES[options.dtype], _bench.FAMILIES[options.family]
+        cases = table.cases(family, dtype, options.batch, options.n)
+        table.predictions(cases, machines, console)
+        return 0
+    if len(machines) != 1:
+        parser.error("--against needs one --machine")
+    table.against(options.against, machines[0], console)
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
-    device = torch.device(options.device) if options.device else _doctor.default_device()
     console = Console() if sys.stdout.isatty() else Console(width=120)
+    if options.command == "cost":
+        return _cost(options, parser, console)
+    device = torch.device(options.device) if options.device else _doctor.default_device()
     if options.command == "doctor":
         return _doctor.run(device, console)
     if not _doctor.available(device):
@@ -65,15 +101,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ShaderError as error:
             print(error, file=sys.stderr)
             return 1
-    dtypes = options.dtype or _bench.FAMILIES[options.family].dtypes
-    if device.type == "mps" and {"float64", "complex128"} & set(dtypes):
+    if device.type == "mps" and {"float64", "complex128"} & set(options.dtype or ()):
         parser.error("an Apple GPU has no double precision")
+    names = options.family or ["all"]
+    families = {
+        name: family for name, family in _bench.FAMILIES.items() if name in names or "all" in names
+    }
     return _bench_table.run(
-        _bench.FAMILIES[options.family],
+        families,
         device,
         console,
         mode=options.cases,
-        dtypes=dtypes,
+        dtypes=options.dtype,
         quick=options.quick,
         json_file=options.json,
     )

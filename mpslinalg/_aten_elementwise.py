@@ -14,7 +14,6 @@ from mpslinalg import (
     _check,
     _elementwise,
     _elementwise_plan,
-    _elementwise_route,
     _indexing,
     _indexing_plan,
     _out,
@@ -74,6 +73,11 @@ def _wanted(device: torch.device, torch_lacks: bool) -> bool:
     return mode == "kernels" or (mode == "auto" and (torch_lacks or device.type != "cuda"))
 
 
+def _broadcastable(a: Any, b: Any) -> bool:
+    numbers = not (isinstance(a, Tensor) and isinstance(b, Tensor))
+    return numbers or _check.broadcastable(a.shape, b.shape)
+
+
 def _in_place(run: Callable[..., Any]) -> Callable[..., Any]:
     """An operation whose result, cast, replaces its first argument."""
 
@@ -92,6 +96,8 @@ def _in_place(run: Callable[..., Any]) -> Callable[..., Any]:
 def _frexp(x: Tensor) -> Any:
     if _device(x) is None or x.dtype not in DIGITS:
         return NotImplemented
+    if x.numel() == 0:
+        return torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
     return _elementwise_plan.frexp_op(x)
 
 
@@ -99,9 +105,7 @@ def _frexp(x: Tensor) -> Any:
 def _heaviside(x: Tensor, values: Tensor) -> Any:
     device = _device(x, values, torch_lacks=x.dtype in WIDE)
     if device is None or not (
-        x.dtype == values.dtype
-        and x.dtype in REALS
-        and _check.broadcastable(x.shape, values.shape)
+        x.dtype == values.dtype and x.dtype in REALS and _check.broadcastable(x.shape, values.shape)
     ):
         return NotImplemented
     return _elementwise_plan.heaviside_op(
@@ -119,19 +123,18 @@ def _write_flags(result: Tensor, out: Tensor) -> Tensor:
 def _compares(name: str) -> None:
     def run(x: Tensor, other: Any) -> Any:
         device = _device(x, other, torch_lacks=True)
-        dtype = torch.result_type(x, other)
-        number: Any = other
-        if device is None or dtype not in REALS:
+        if device is None or not _broadcastable(x, other):
             return NotImplemented
+        dtype = torch.result_type(x, other)
+        if dtype not in REALS:
+            return NotImplemented
+        number: Any = 0
         if isinstance(other, Tensor):
-            if not _check.broadcastable(x.shape, other.shape):
-                return NotImplemented
-            number = 0
             x, other = torch.broadcast_tensors(  # type: ignore[no-untyped-call]
                 x.to(device, dtype), other.to(device, dtype)
             )
         else:
-            x, other = x.to(device, dtype), None
+            x, other, number = x.to(device, dtype), None, other
         return _elementwise_plan.compare_op(x, other, number, name)
 
     # Every comparison of a program comes by here: those of other dtypes are sent on at once.
@@ -157,9 +160,8 @@ def _floating(*given: Any) -> tuple[torch.device, torch.dtype, torch.dtype] | No
 def _is_polynomial(name: str) -> None:
     @_does(f"special_{name}", casts=True)
     def run(x: Any, n: Any) -> Any:
-        given = [g for g in (x, n) if isinstance(g, Tensor)]
-        kind = _floating(x, n)
-        if kind is None or not _check.broadcastable(given[0].shape, given[-1].shape):
+        kind = _floating(x, n) if _broadcastable(x, n) else None
+        if kind is None:
             return NotImplemented
         device, dtype, computing = kind
         degree = 0

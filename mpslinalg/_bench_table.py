@@ -4,7 +4,8 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -18,14 +19,14 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from mpslinalg import _doctor
+from mpslinalg import _bench_overall, _doctor
 from mpslinalg._bench import (
-    DEFAULT_DTYPES,
     DTYPES,
     Case,
     Cell,
     Family,
     Stream,
+    compile_kernels,
     measure,
     measure_auto,
     measure_stream,
@@ -97,10 +98,13 @@ def _print_cells(cells: Sequence[Cell], dtypes: Sequence[str], console: Console)
 def summarize(cells: Sequence[Cell]) -> dict[str, Any]:
     """Geometric mean and worst of the batched cells; every cell that is slower than torch."""
     speedups = {cell.case: cell.speedup for cell in cells if cell.speedup is not None}
-    in_batches = {str(case): speedup for case, speedup in speedups.items() if case.batch > 1}
+    batched = {str(case): speedup for case, speedup in speedups.items() if case.batch > 1}
+    single = {str(case): speedup for case, speedup in speedups.items() if case.batch == 1}
     return {
-        "geometric_mean": geometric_mean(in_batches.values()) if in_batches else None,
-        "worst": min(in_batches.items(), key=itemgetter(1)) if in_batches else None,
+        "geometric_mean": _mean(batched),
+        "worst": _worst(batched),
+        "single_geometric_mean": _mean(single),
+        "single_worst": _worst(single),
         "slower": {str(case): speedup for case, speedup in speedups.items() if speedup < 1},
         "refused": {
             f"{cell.case}, {provider}": reason
@@ -110,17 +114,26 @@ def summarize(cells: Sequence[Cell]) -> dict[str, Any]:
     }
 
 
+def _mean(speedups: Mapping[str, float]) -> float | None:
+    return geometric_mean(speedups.values()) if speedups else None
+
+
+def _worst(speedups: Mapping[str, float]) -> tuple[str, float] | None:
+    return min(speedups.items(), key=itemgetter(1)) if speedups else None
+
+
 def _print_summary(summary: dict[str, Any], streamed: Stream, console: Console) -> None:
     lines = [
         f"copy: {streamed.copy:.0f} GB/s, reads and writes; {streamed.case}: "
         f"{streamed.kernel:.0f} GB/s, {100 * streamed.share:.0f} % of it"
     ]
-    if summary["worst"]:
-        worst, speedup = summary["worst"]
-        lines.append(
-            f"batched: geometric mean {summary['geometric_mean']:.2f}x torch on the same device, "
-            f"worst {worst} {speedup:.2f}x"
-        )
+    for kind, prefix in (("batched", ""), ("single", "single_")):
+        if summary[f"{prefix}worst"]:
+            worst, speedup = summary[f"{prefix}worst"]
+            lines.append(
+                f"{kind}: geometric mean {summary[f'{prefix}geometric_mean']:.2f}x torch on the "
+                f"same device, worst {worst} {speedup:.2f}x"
+            )
     slower = [f"{case} {speedup:.2f}x" for case, speedup in summary["slower"].items()]
     lines.append("slower than torch: " + ("; ".join(slower) or "none"))
     lines += [f"REFUSED {where}: {reason}" for where, reason in summary["refused"].items()]
@@ -139,7 +152,13 @@ def _grid(
     ]
     for first in range(0, len(dtypes), 2):  # as many as fit the width
         _print_cells(cells, dtypes[first : first + 2], console)
+    spent: defaultdict[str, float] = defaultdict(float)
+    for cell in cells:
+        for phase, took in cell.spent.items():
+            spent[phase] += took
+    start = time.perf_counter()
     streamed = measure_stream(family, device, quick=quick)
+    spent["the copy and the stream"] = time.perf_counter() - start
     if family.note:
         console.print(family.note, highlight=False, markup=False)
     summary = summarize(cells)
@@ -149,6 +168,9 @@ def _grid(
         "stream": _case_json(streamed.case)
         | {"copy_gbs": streamed.copy, "kernel_gbs": streamed.kernel, "share": streamed.share},
         "summary": summary,
+        "bars": asdict(family.bars),
+        "apart": family.apart,
+        "spent": dict(sorted(spent.items(), key=itemgetter(1), reverse=True)),
     }
     return content, not any("kernels" in cell.refused for cell in cells)
 
@@ -162,33 +184,75 @@ def _auto(family: Family, device: torch.device, console: Console) -> tuple[dict[
     return {"auto": [asdict(bar) | {"held": bar.held} for bar in bars]}, True
 
 
-def run(
+def _measured(
     family: Family,
+    device: torch.device,
+    console: Console,
+    mode: str,
+    dtypes: Sequence[str],
+    quick: bool,
+) -> tuple[dict[str, Any], bool]:
+    """The figures of a family, or its error: the families after it are still to come."""
+    start = time.perf_counter()
+    try:
+        if mode == "auto":
+            content, right = _auto(family, device, console)
+        else:
+            content, right = _grid(family, device, console, dtypes, quick)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        console.print(f"FAILED {reason}", highlight=False, markup=False)
+        content, right = {"error": reason}, False
+    content["seconds"] = time.perf_counter() - start
+    parts = [f"{what} {took:.1f}" for what, took in content.get("spent", {}).items()]
+    line = f"took {content['seconds']:.0f} s" + (f": {', '.join(parts)}" if parts else "")
+    console.print(line, highlight=False)
+    return content, right
+
+
+def run(
+    families: Mapping[str, Family],
     device: torch.device,
     console: Console,
     *,
     mode: str = "grid",
-    dtypes: Sequence[str] = DEFAULT_DTYPES,
+    dtypes: Sequence[str] | None = None,
     quick: bool = False,
     json_file: Path | None = None,
 ) -> int:
-    """Print the figures; 1 if a result of ours was refused. Speed alone fails nothing."""
+    """Print the figures; 1 if a result of ours was refused. Speed alone fails nothing.
+
+    `dtypes` are those of each family by default. The file is written after each family: a run that
+    is ended keeps what it had.
+    """
     start = time.perf_counter()
     environment = _doctor.environment(device)
     for key, value in environment.items():
         console.print(f"{key}: {value}", highlight=False, markup=False)
-    if mode == "auto":
-        content, right = _auto(family, device, console)
-    else:
-        content, right = _grid(family, device, console, dtypes, quick)
-    seconds = time.perf_counter() - start
-    console.print(f"took {seconds:.0f} s", highlight=False)
-    if json_file:
-        header = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": shlex.join(["python", "-m", "mpslinalg", *sys.argv[1:]]),
-            "environment": environment,
-            "seconds": seconds,
-        }
-        json_file.write_text(json.dumps(header | content, indent=1) + "\n")
+    content: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", "-m", "mpslinalg", *sys.argv[1:]]),
+        "environment": environment,
+        "seconds": 0.0,
+        "families": {},
+    }
+    if device.type == "cuda" and len(families) > 1:
+        compile_kernels(list(families), device, dtypes, quick=quick)
+        seconds = time.perf_counter() - start
+        console.print(f"compilation of the kernels took {seconds:.0f} s", highlight=False)
+    right = True
+    for name, family in families.items():
+        if len(families) > 1:
+            console.print(f"\n{name}", style="bold", highlight=False)
+        figures, held = _measured(family, device, console, mode, dtypes or family.dtypes, quick)
+        right &= held
+        content["families"][name] = figures
+        content["seconds"] = time.perf_counter() - start
+        if mode == "grid":
+            content["overall"] = _bench_overall.overall(content["families"])
+        if json_file:
+            json_file.write_text(json.dumps(content, indent=1) + "\n")
+    if mode == "grid" and len(families) > 1:
+        _bench_overall.show(content["families"], content["overall"], console)
+        console.print(f"took {content['seconds']:.0f} s", highlight=False)
     return 0 if right else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from collections.abc import Callable
@@ -127,12 +128,9 @@ def _registered(part: Part) -> Library:
         for name, operation in OPERATIONS.items():
             if part.comparisons != bool(operation.dtypes) or name in _TORCHS.get(key, ()):
                 continue
-            packet = getattr(torch.ops.aten, name)
-            for overload in (getattr(packet, o) for o in packet.overloads()):
-                if not torch._C._dispatch_has_kernel(overload.name()) or _composed(overload):
-                    continue
+            for overload in _overloads(name):
                 library.impl(  # type: ignore[no-untyped-call]
-                    overload,
+                    overload.op,
                     _implementation(operation, overload, key),
                     key,
                     with_keyset=True,
@@ -141,15 +139,30 @@ def _registered(part: Part) -> Library:
     return library
 
 
-def _composed(overload: Any) -> bool:
-    """Whether the operation is made of others, which autograd has to see."""
-    key = "CompositeImplicitAutograd"
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key))
+class Overload(NamedTuple):
+    op: Any
+    outs: list[str]
+    # Whether it begins with two tensors.
+    of_two: bool
 
 
-def _implementation(operation: Operation, overload: Any, key: str) -> Callable[..., Any]:
-    torchs = _torchs(overload, key)
-    names = [a.name for a in overload._schema.arguments if a.is_out]
+@functools.cache
+def _overloads(name: str) -> list[Overload]:
+    """Those with a kernel of their own: what is made of others autograd has to see."""
+    packet = getattr(torch.ops.aten, name)
+    found = []
+    for op in (getattr(packet, o) for o in packet.overloads()):
+        has, has_for = torch._C._dispatch_has_kernel, torch._C._dispatch_has_kernel_for_dispatch_key
+        if has(op.name()) and not has_for(op.name(), "CompositeImplicitAutograd"):
+            given = op._schema.arguments
+            of_two = [(str(a.type), a.is_out) for a in given[:2]] == [("Tensor", False)] * 2
+            found.append(Overload(op, [a.name for a in given if a.is_out], of_two))
+    return found
+
+
+def _implementation(operation: Operation, overload: Overload, key: str) -> Callable[..., Any]:
+    torchs = _torchs(overload.op, key)
+    names = overload.outs
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
         results = _results(operation, args, kwargs)
@@ -160,7 +173,7 @@ def _implementation(operation: Operation, overload: Any, key: str) -> Callable[.
         others = {name: value for name, value in kwargs.items() if name not in names}
         if operation.typed_by_out:
             others |= {"dtype": outs[0].dtype, "device": outs[0].device}
-        results = NotImplemented
+        results: Any = NotImplemented
         if all(operation.apart(out, *_tensors(args)) for out in outs):
             results = _results(operation, args, others)
         if isinstance(results, Tensor):
@@ -173,14 +186,39 @@ def _implementation(operation: Operation, overload: Any, key: str) -> Callable[.
             operation.write(result, out)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
-    ours, dtypes = run_to_out if names else run, operation.dtypes
+    ours = run_to_out if names else run
+    if operation.dtypes:
+        ours = _for_dtypes(operation.dtypes, ours, torchs)
+    return _of_tensors(ours) if operation.route is None and overload.of_two else ours
 
-    def run_for_dtypes(keys: Any, x: Tensor, other: Any, **kwargs: Any) -> Any:
+
+def _for_dtypes(
+    dtypes: frozenset[torch.dtype], ours: Callable[..., Any], torchs: Callable[..., Any]
+) -> Callable[..., Any]:
+    def run(keys: Any, x: Tensor, other: Any, **kwargs: Any) -> Any:
         if x.dtype in dtypes or (isinstance(other, Tensor) and other.dtype in dtypes):
             return ours(keys, x, other, **kwargs)
         return torchs(keys, x, other, **kwargs)
 
-    return run_for_dtypes if dtypes else ours
+    return run
+
+
+def _of_tensors(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Undo that Python is shown a number where C++ has made a tensor of one.
+
+    torch's own kernel takes none; of this dtype it promotes like the number.
+    """
+
+    def call(keys: Any, x: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, Tensor) and isinstance(other, Tensor):
+            return run(keys, x, other, *args, **kwargs)
+        dtype = torch.result_type(x, other)
+        x, other = (
+            y if isinstance(y, Tensor) else torch.scalar_tensor(y, dtype=dtype) for y in (x, other)
+        )
+        return run(keys, x, other, *args, **kwargs)
+
+    return call
 
 
 def _holds(out: Tensor, result: Tensor, casts: bool) -> bool:

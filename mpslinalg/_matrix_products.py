@@ -174,7 +174,11 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, out: Tensor | None = None) ->
     ):
         refused: Tensor = _check.refuse(torch.linalg.vecdot, x, y, dim=dim, out=out)
         return refused
-    result = (x.conj() * y).sum(dim)
+    if x.dtype in _check.HALVES:
+        # A rounded product may be off by more than the whole sum.
+        result = (x.float() * y.float()).sum(dim).to(x.dtype)
+    else:
+        result = (x.conj() * y).sum(dim)
     return result if out is None else _out.write(result, out)
 
 
@@ -301,7 +305,7 @@ def matrix_power(A: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
         result = A.clone()
     else:
         result = _power(A, n) if n > 0 else _power(_inverse.inv(A), -n)
-    return result if out is None else _out.write(result, out)
+    return result if out is None else _out.write(result.contiguous(), out)
 
 
 def vander(x: Tensor, N: int | None = None) -> Tensor:

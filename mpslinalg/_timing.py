@@ -11,9 +11,9 @@ MAXIMUM_TIMINGS = 200
 ENOUGH_S = 0.1  # spent on all calls together, once each has the minimum
 # Seconds that one call may take in all before it has the minimum: it then stops at FEWEST_TIMINGS,
 # and at any number once it took LONG_S.
-BUDGET_S = 0.5
+BUDGET_S = 0.25
 FEWEST_TIMINGS = 3
-LONG_S = 1.0
+LONG_S = 0.5
 
 
 def timings(

@@ -14,6 +14,7 @@ import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import compare
 from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on, random_definite
+from tests.ratios import double, root_ratio
 
 pytestmark = [
     pytest.mark.usefixtures("kernels"),
@@ -26,24 +27,6 @@ each_single = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 torch_lacks_it = pytest.mark.skipif(
     hasattr(torch.linalg, "matrix_sqrth"), reason="torch has matrix_sqrth"
 )
-
-
-def double(A: Any) -> NDArray[Any]:
-    a = A.numpy(force=True) if isinstance(A, Tensor) else np.asarray(A)
-    return np.asarray(a.astype(np.complex128 if np.iscomplexobj(a) else np.float64))
-
-
-def root_ratio(A: Tensor, X: Any) -> NDArray[Any]:
-    """||A - X X|| / (n ||A|| eps), and what X has of negative eigenvalues, / (n ||X|| eps)."""
-    eps = torch.finfo(A.dtype).eps / 2 * A.shape[-1]
-    a, x = double(A), double(X)
-
-    def norm(Y: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(np.abs(Y).sum(-2).max(-1))
-
-    negative = np.maximum(-np.linalg.eigvalsh(x)[..., 0], 0)
-    residual = norm(a - x @ x)
-    return np.asarray(np.maximum(residual / (norm(a) * eps), negative / (norm(x) * eps)))
 
 
 def scipys(A: Tensor) -> NDArray[Any]:

@@ -9,9 +9,12 @@ from pkgutil import iter_modules
 
 from mpslinalg._bench.cases import DEFAULT_DTYPES as DEFAULT_DTYPES
 from mpslinalg._bench.cases import DTYPES as DTYPES
+from mpslinalg._bench.cases import Bars as Bars
 from mpslinalg._bench.cases import Case as Case
 from mpslinalg._bench.cases import Family as Family
+from mpslinalg._bench.cases import Operation as Operation
 from mpslinalg._bench.cases import WrongResult as WrongResult
+from mpslinalg._bench.compiling import compile_kernels as compile_kernels
 from mpslinalg._bench.measuring import CPU as CPU
 from mpslinalg._bench.measuring import CPU_WORK as CPU_WORK
 from mpslinalg._bench.measuring import Bar as Bar

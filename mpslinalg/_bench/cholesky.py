@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import testing
-from mpslinalg._bench.cases import BATCHED, QUICK, Case, Family, Operation, Tensors, randn
+from mpslinalg._bench import judging
+from mpslinalg._bench.cases import BATCHED, QUICK, Bars, Case, Family, Operation, Tensors, randn
 
 
 def _definite(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
@@ -30,13 +30,13 @@ def _cholesky_solve(library: Any, B: Tensor, L: Tensor) -> Tensor:
 
 
 def _cholesky_ratio(inputs: Tensors, result: Tensors) -> float:
-    return float(testing.cholesky_ratio(inputs[0], result[0]).max())
+    return judging.cholesky_ratio(inputs[0], result[0])
 
 
 def _cholesky_solve_ratio(inputs: Tensors, result: Tensors) -> float:
     B, L = inputs
-    wide = L.to("cpu", torch.complex128 if L.is_complex() else torch.float64)
-    return float(testing.solve_ratio(wide @ wide.mH, result[0], B).max())
+    wide = judging.wide(L)
+    return judging.solve_ratio(wide @ wide.mH, result[0], B)
 
 
 _CHOLESKY = Operation(
@@ -52,6 +52,7 @@ FAMILY = Family(
                 partial(_factored, columns=columns),
                 _cholesky_solve,
                 _cholesky_solve_ratio,
+                allowed=judging.solve_allowed,
             )
             for columns in (1, 8, None)
         ),
@@ -70,4 +71,5 @@ FAMILY = Family(
     overhead=(Case(_CHOLESKY, 1, 8, torch.float32), 5.0),
     # On a CPU both sides are torch.
     gain=(Case(_CHOLESKY, 65536, 8, torch.float32), 0.8),
+    bars=Bars(mean=4.0),
 )

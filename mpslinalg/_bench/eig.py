@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import testing
-from mpslinalg._bench.cases import Case, Family, Operation, Tensors, randn
+from mpslinalg._bench.cases import Bars, Case, Family, Operation, Tensors, randn
 
 
 def _random(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
@@ -34,12 +34,13 @@ _ROOTS = Operation("eig companion", _companion, _eig, _ratio)
 
 FAMILY = Family(
     operations=(_EIG,),
-    batched=((4096, 32), (64, 64), (64, 256)),
+    batched=((512, 32), (64, 64), (64, 256)),
     single=(),
     quick=((64, 10), (16, 16), (2, 40)),
     stream=Case(_EIG, batch=2**14, n=4, dtype=torch.float32),
     overhead=(Case(_EIG, 1, 4, torch.float32), 5.0),
     # On a CPU both sides are torch.
     gain=(Case(_EIG, 64, 10, torch.float32), 0.8),
+    bars=Bars(mean=20.0),
     extra=((_ROOTS, 4096, 10),),
 )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import testing
-from mpslinalg._bench.cases import Case, Family, Operation, Tensors, randn
+from mpslinalg._bench.cases import Bars, Case, Family, Operation, Tensors, randn
 
 # Batch, rows and columns.
 TALL = (
@@ -52,6 +52,7 @@ FAMILY = Family(
     overhead=(Case(_SMALL, 1, 4, torch.float32), 5.0),
     # On a CPU both sides are torch.
     gain=(Case(_FIRST[0], 1024, 16, torch.float32), 0.8),
+    bars=Bars(single=1.0),
     extra=tuple(
         (_operation(rows, sides), batch, n) for batch, rows, n in TALL[1:] for sides in SIDES
     ),

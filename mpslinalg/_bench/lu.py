@@ -1,14 +1,17 @@
 """lu_factor, solve, inv and det."""
 
 import math
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from mpslinalg import testing
+from mpslinalg._bench import judging
 from mpslinalg._bench.cases import (
     BATCHED,
     QUICK,
     SINGLE,
+    Bars,
     Case,
     Family,
     Operation,
@@ -38,15 +41,19 @@ def _volumes(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Te
 
 
 def _lu_ratio(inputs: Tensors, result: Tensors) -> float:
-    return float(testing.lu_ratio(inputs[0], *result).max())
+    return judging.lu_ratio(inputs[0], *result)
+
+
+def _solve(library: Any, A: Tensor, B: Tensor) -> Any:
+    return library.solve(A, B)
 
 
 def _solve_ratio(inputs: Tensors, result: Tensors) -> float:
-    return float(testing.solve_ratio(inputs[0], result[0], inputs[1]).max())
+    return judging.solve_ratio(inputs[0], result[0], inputs[1])
 
 
 def _inverse_ratio(inputs: Tensors, result: Tensors) -> float:
-    return float(testing.inverse_ratio(inputs[0], result[0]).max())
+    return judging.inverse_ratio(inputs[0], result[0])
 
 
 def _volume_ratio(inputs: Tensors, result: Tensors) -> float:
@@ -54,7 +61,7 @@ def _volume_ratio(inputs: Tensors, result: Tensors) -> float:
     conditioned. testing.determinant_ratio needs singular values: minutes for one matrix of 4096.
     """
     (A,), (det,) = inputs, result
-    exact = torch.linalg.det(A.cpu().to(torch.complex128 if A.is_complex() else torch.float64))
+    exact = torch.linalg.det(judging.wide(A)).cpu()
     error = (det.cpu() - exact).abs() / exact.abs()
     return float(error.max()) / (A.shape[-1] * torch.finfo(A.dtype).eps / 2)
 
@@ -64,8 +71,10 @@ _INVERSE = Operation("inv", _matrices, lambda library, A: library.inv(A), _inver
 FAMILY = Family(
     operations=(
         Operation("lu_factor", _matrices, lambda library, A: library.lu_factor(A), _lu_ratio),
-        Operation("solve k=1", _vectors, lambda library, A, B: library.solve(A, B), _solve_ratio),
-        Operation("solve k=n", _systems, lambda library, A, B: library.solve(A, B), _solve_ratio),
+        *(
+            Operation(name, inputs, _solve, _solve_ratio, allowed=judging.solve_allowed)
+            for name, inputs in (("solve k=1", _vectors), ("solve k=n", _systems))
+        ),
         _INVERSE,
         Operation("det", _volumes, lambda library, A: library.det(A), _volume_ratio),
     ),
@@ -81,4 +90,5 @@ FAMILY = Family(
     ),
     overhead=(Case(_INVERSE, 1, 8, torch.float32), 5.0),
     gain=(Case(_INVERSE, 65536, 4, torch.float32), 5.0),
+    bars=Bars(mean=4.0, single=0.8, share=0.6),
 )

@@ -1,7 +1,9 @@
 """Timing of cases: no figure is reported before the result passed LAPACK's test ratio."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any
@@ -9,16 +11,16 @@ from typing import Any
 import torch
 
 import mpslinalg as LA
-from mpslinalg._bench.cases import Case, Family, Tensors, WrongResult
-from mpslinalg._timing import LONG_S, medians, seconds_of, timings
+from mpslinalg._bench.cases import QUICKER, Case, Family, Tensors, WrongResult
+from mpslinalg._timing import medians, seconds_of, timings
 
 CPU = torch.device("cpu")
 # Judging one matrix of 4096 takes the host seconds: there torch's result is taken on trust.
 TRUSTED_N = 1024
 CPU_WORK = 6e8  # batch * n^3 real products beyond which torch on the CPU is not waited for
 CPU_TIMINGS = 3
+ONCE_S = 0.2  # a first call of a batch that takes longer is the only timing
 COPY_BYTES = 2**30
-QUICK = 64  # how much smaller `quick` makes what is streamed
 STREAM_CALLS = 10
 OVERHEAD_CALLS = 20  # few, so that a busy machine seldom interrupts a timing
 
@@ -33,6 +35,8 @@ class Cell:
     timings: dict[str, int] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    # Where the seconds of the bench itself went.
+    spent: dict[str, float] = field(default_factory=dict)
 
     @property
     def speedup(self) -> float | None:
@@ -40,6 +44,14 @@ class Cell:
         if {"kernels", "torch"} <= self.seconds.keys():
             return self.seconds["torch"] / self.seconds["kernels"]
         return None
+
+    @contextmanager
+    def spending(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[phase] = self.spent.get(phase, 0.0) + time.perf_counter() - start
 
 
 def measure(case: Case, device: torch.device) -> Cell:
@@ -56,15 +68,17 @@ def measure(case: Case, device: torch.device) -> Cell:
         # two matrices; what the kernels do, they may do for each shape.
         warm = library is not LA and case.batch > 2
         try:
-            if warm:
-                case.call(library, tuple(tensor[:2] for tensor in inputs))
-            took = seconds_of(first, inputs[0].device)
+            with cell.spending(f"first calls of {provider}"):
+                if warm:
+                    case.call(library, tuple(tensor[:2] for tensor in inputs))
+                took = seconds_of(first, inputs[0].device)
             if provider == "kernels" or case.n <= TRUSTED_N or case.operation.cheap:
-                cell.ratios[provider] = case.judge(inputs, results[0])
+                with cell.spending("judging"):
+                    cell.ratios[provider] = case.judge(inputs, results[0])
         except (RuntimeError, WrongResult) as error:
             cell.refused[provider] = str(error).partition("\n")[0]
             return {}
-        if warm and took > LONG_S:
+        if warm and took > ONCE_S:
             record({provider: [took]})
             return {}
         return {provider: partial(case.operation.call, library, *inputs)}
@@ -73,19 +87,22 @@ def measure(case: Case, device: torch.device) -> Cell:
         cell.seconds.update({provider: median(taken) for provider, taken in samples.items()})
         cell.timings.update({provider: len(taken) for provider, taken in samples.items()})
 
-    inputs = case.inputs(device)
+    with cell.spending("inputs"):
+        inputs = case.inputs(device)
     with LA.use("kernels"):
         calls = admit("kernels", LA, inputs) | admit("torch", torch.linalg, inputs)
-        try:
-            record(timings(calls, device))
-        except RuntimeError as error:
-            # cuSOLVER's sytrs refuses some of the calls that it took before.
-            cell.refused["torch"] = str(error).partition("\n")[0]
-            calls.pop("torch", None)
-            record(timings(calls, device))
+        with cell.spending("timing"):
+            try:
+                record(timings(calls, device))
+            except RuntimeError as error:
+                # cuSOLVER's sytrs refuses some of the calls that it took before.
+                cell.refused["torch"] = str(error).partition("\n")[0]
+                calls.pop("torch", None)
+                record(timings(calls, device))
     if device != CPU and case.work <= CPU_WORK:
         calls = admit("torch cpu", torch.linalg, tuple(tensor.cpu() for tensor in inputs))
-        record(timings(calls, CPU, minimum=CPU_TIMINGS))
+        with cell.spending("timing of the CPU"):
+            record(timings(calls, CPU, minimum=CPU_TIMINGS))
     return cell
 
 
@@ -103,12 +120,11 @@ class Stream:
 
 
 def measure_stream(family: Family, device: torch.device, *, quick: bool) -> Stream:
-    smaller = QUICK if quick else 1
-    source = torch.ones(COPY_BYTES // smaller, dtype=torch.uint8, device=device)
+    source = torch.ones(COPY_BYTES // (QUICKER if quick else 1), dtype=torch.uint8, device=device)
     copy = partial(torch.empty_like(source).copy_, source)
     copying = medians({"copy": copy}, device)["copy"]
 
-    case = replace(family.stream, batch=family.stream.batch // smaller)
+    case = family.streamed(quick=quick)
     inputs = case.inputs(device)
     with LA.use("kernels"):
         result = case.call(LA, inputs)

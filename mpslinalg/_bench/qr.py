@@ -7,10 +7,12 @@ from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import testing
+from mpslinalg._bench import judging
 from mpslinalg._bench.cases import (
     BATCHED,
     QUICK,
     SINGLE,
+    Bars,
     Case,
     Family,
     Operation,
@@ -25,7 +27,7 @@ def _qr(library: Any, A: Tensor) -> Any:
 
 
 def _ratio(inputs: Tensors, result: Tensors) -> float:
-    return float(testing.qr_ratio(inputs[0], *result).max())
+    return judging.qr_ratio(inputs[0], *result)
 
 
 def _reflectors(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:
@@ -89,6 +91,7 @@ FAMILY = Family(
     overhead=(Case(_QR, 1, 8, torch.float32), 5.0),
     # On a CPU both sides are torch.
     gain=(Case(_QR, 4096, 8, torch.float32), 0.8),
+    bars=Bars(mean=20.0, single=0.8),
     extra=(
         (_TALL[128], 1024, 32),
         (_TALL[1024], 256, 64),

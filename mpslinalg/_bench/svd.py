@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from mpslinalg import testing
+from mpslinalg._bench import judging
 from mpslinalg._bench.cases import (
     BATCHED,
+    Bars,
     Case,
     Family,
     Operation,
@@ -21,7 +23,7 @@ def _svd(library: Any, A: Tensor) -> Any:
 
 
 def _ratio(inputs: Tensors, result: Tensors) -> float:
-    return float(testing.svd_ratio(inputs[0], *result).max())
+    return judging.svd_ratio(inputs[0], *result)
 
 
 def _svdvals(library: Any, A: Tensor) -> Any:
@@ -45,6 +47,7 @@ FAMILY = Family(
     overhead=(Case(_SVD, 1, 8, torch.float32), 5.0),
     # On a CPU both sides are torch.
     gain=(Case(_SVD, 1024, 8, torch.float32), 0.8),
+    bars=Bars(mean=20.0, single=1.0),
     extra=((_TALL[64], 4096, 16), (_TALL[128], 256, 64)),
     note="n counts columns; full_matrices=False.",
 )

@@ -1,0 +1,5 @@
+from . import common
+
+
+class Elementwise(common.suite("elementwise")):
+    pass

@@ -1,0 +1,5 @@
+from . import common
+
+
+class Indexing(common.suite("indexing")):
+    pass

@@ -1,0 +1,5 @@
+from . import common
+
+
+class MatrixFunctions(common.suite("matrix_functions")):
+    pass

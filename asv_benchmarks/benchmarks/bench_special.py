@@ -1,0 +1,5 @@
+from . import common
+
+
+class Special(common.suite("special")):
+    pass
