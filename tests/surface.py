@@ -322,6 +322,7 @@ CASES = [
     Case("put-accumulate", lambda f, A, B: f(A, WRITTEN(A), B, True), ((2, 2), (4,)), STORED),
     Case("put_", lambda f, A, B: f(A.clone().mT, WRITTEN(A), B), ((2, 2), (4,)), STORED),
     Case("bincount", options(None, 9), (NUMBERS,), INTEGERS),
+    Case("bincount-weights", lambda f, x: f(x, x.float()), (NUMBERS,), INTEGERS),
     Case("frexp", plain, (NUMBERS + 0.3,), FLOATING),
     Case("heaviside", heaviside, (NUMBERS[:4],), REALS),
     Case("logspace", logspace, (NUMBERS,), (*INTEGERS, *UNSIGNED, *FLOATING)),
