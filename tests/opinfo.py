@@ -118,7 +118,7 @@ def plain(op: Any, dtype: torch.dtype, gradient: bool = False) -> list[Any]:
 def moved(sample: Any, device: str) -> Any:
     """A sample on another device, options included."""
     there = sample.transform(lambda t: t.to(device) if isinstance(t, Tensor) else t)
-    if "device" in there.kwargs:
+    if "device" in there.kwargs or not tensors(there):
         there.kwargs["device"] = device
     return there
 
@@ -198,8 +198,8 @@ def check(name: str, sample: Any, got: list[Tensor], expected: list[Tensor]) -> 
         close(torch.linalg.vector_norm(V, dim=-2), torch.ones(L.shape))
     elif name == "linalg.eigvals":
         close(in_order_of(expected[0], doubled(got[0])), expected[0])
-    elif name == "matrix_exp":
-        # Its error is small beside its norm.
+    elif name in ("matrix_exp", "linalg.multi_dot") and dtype is not None:
+        # Errors are small beside the norm: single entries may have cancelled.
         norm = torch.linalg.matrix_norm(expected[0])[..., None, None]
         # Halves do not reach as far as doubles do.
         known = got[0].isfinite() | (expected[0].abs() < torch.finfo(got[0].dtype).max)
@@ -229,12 +229,15 @@ def reference(op: Any, sample: Any, theirs: Any) -> list[Tensor]:
     return listed(call(op.op, wide))
 
 
-def check_results(op: Any, sample: Any, got: Any, theirs: Any, device: str) -> None:
+def check_results(
+    op: Any, sample: Any, got: Any, theirs: Any, device: str, strides: bool = True
+) -> None:
     """Types, shapes and strides as torch's, values as those in double precision."""
     assert type(got) is type(theirs)
     for x, y in zip(listed(got), listed(theirs), strict=True):
         assert (x.dtype, x.shape, x.device.type) == (y.dtype, y.shape, device)
-        assert ident(op) in ANY_STRIDES or x.stride() == y.stride() or x.numel() == 0
+        if strides and ident(op) not in ANY_STRIDES and x.numel() > 0:
+            assert x.stride() == y.stride()
         assert x.is_conj() <= y.is_conj()
         assert x.is_neg() <= y.is_neg()
     check(op.name, sample, [x.cpu() for x in listed(got)], reference(op, sample, theirs))

@@ -60,6 +60,11 @@ def _operations() -> dict[str, set[str]]:
     return names
 
 
+def known(sample: Any, device: str) -> bool:
+    """Whether torch has the driver of least squares there."""
+    return device == "cpu" or sample.kwargs.get("driver", "gels") == "gels"
+
+
 OPERATIONS = _operations()
 COVERED = [op for op in OPS if OPERATIONS[ident(op)]]
 
@@ -82,7 +87,7 @@ def test_every_entry_and_operation_is_covered_or_an_exception() -> None:
     ],
 )
 def test_samples(op: Any, dtype: torch.dtype, device: str, launches: dict[str, int]) -> None:
-    pairs = list(opinfo.pairs(op, dtype, device, 1, 2))
+    pairs = [p for p in opinfo.pairs(op, dtype, device, 1, 2) if known(p.cpu, device)]
     expected = [opinfo.call(op.op, pair.cpu) for pair in pairs]
     got = []
     always = ident(op) not in SOMETIMES and op.name not in opinfo.ELEMENTS
@@ -94,7 +99,8 @@ def test_samples(op: Any, dtype: torch.dtype, device: str, launches: dict[str, i
                 assert sum(launches.values()) > before
     assert op.name in opinfo.ELEMENTS or sum(launches.values()) > 0
     for pair, ours, theirs in zip(pairs, got, expected, strict=True):
-        opinfo.check_results(op, pair.cpu, ours, theirs, device)
+        # Torch's strides on a GPU are other ones.
+        opinfo.check_results(op, pair.cpu, ours, theirs, device, strides=device == "cpu")
 
 
 @pytest.mark.parametrize("dtype", DOUBLES, ids=name)
@@ -105,7 +111,7 @@ def test_gradients(op: Any, dtype: torch.dtype, device: str) -> None:
     if dtype not in op.supported_dtypes("cpu"):
         pytest.skip("torch has no such elements here")
 
-    samples = opinfo.plain(op, dtype, gradient=True)
+    samples = [s for s in opinfo.plain(op, dtype, gradient=True) if known(s, device)]
     expected = [opinfo.torchs_gradients(op, sample) for sample in samples]
     with LA.enable(device):
         for sample, theirs in zip(samples, expected, strict=True):
