@@ -1,4 +1,4 @@
-"""The command line: `python -m mpslinalg demo | doctor | bench`."""
+"""The command line: `python -m mpslinalg demo | doctor | bench | cost`."""
 
 import argparse
 import io
@@ -74,6 +74,14 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--read", type=_run, metavar="FILE.json", help="report a run that --json wrote; time none"
     )
+
+    cost = commands.add_parser("cost", help="predict the times of kernels on an Apple GPU")
+    cost.add_argument("--family", choices=list(_bench.FAMILIES), required=True)
+    cost.add_argument("--dtype", choices=list(_bench.DEFAULT_DTYPES), default="float32")
+    cost.add_argument("--batch", type=int, help="with --n: one size, not those of the benchmarks")
+    cost.add_argument("--n", type=int)
+    cost.add_argument("--machine", action="append", help="M1, M4 Max, ...; repeatable")
+    cost.add_argument("--against", type=Path, metavar="FILE", help="what `bench --json` wrote")
     return parser
 
 
@@ -108,11 +116,36 @@ def _diagnosis(device: torch.device) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 
+def _cost(options: argparse.Namespace, parser: argparse.ArgumentParser, console: Console) -> int:
+    from mpslinalg._cost import recorded, table
+
+    if options.family not in recorded.families():
+        parser.error(f"no model of {options.family}; there is one of {recorded.families()}")
+    names = options.machine or table.SHOWN
+    unknown = [name for name in names if name not in table.KNOWN]
+    if unknown:
+        parser.error(f"no machine {unknown[0]!r}; there are {', '.join(table.KNOWN)}")
+    if (options.batch is None) != (options.n is None):
+        parser.error("--batch and --n are given together")
+    machines = [table.KNOWN[name] for name in names]
+    if options.against is None:
+        dtype, family = _bench.DTYPES[options.dtype], _bench.FAMILIES[options.family]
+        cases = table.cases(family, dtype, options.batch, options.n)
+        table.predictions(cases, machines, console)
+        return 0
+    if len(machines) != 1:
+        parser.error("--against needs one --machine")
+    table.against(options.against, machines[0], console)
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
-    device = torch.device(options.device) if options.device else _doctor.default_device()
     console = Console() if sys.stdout.isatty() else Console(width=120)
+    if options.command == "cost":
+        return _cost(options, parser, console)
+    device = torch.device(options.device) if options.device else _doctor.default_device()
     if options.command == "doctor":
         return _doctor.run(device, console)
     read = options.command == "bench" and options.read

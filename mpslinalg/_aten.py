@@ -39,12 +39,20 @@ from mpslinalg import (
 
 class Operation(NamedTuple):
     run: Callable[..., Any]
-    # What routes know it by.
-    route: str
+    # What routes know it by; None where `run` itself asks whether it is wanted.
+    route: str | None
     # Whether the kernels take its first argument.
     takes: Callable[[Tensor], bool]
     # How a result goes to a tensor of out=.
     write: Callable[[Tensor, Tensor], Tensor]
+    # Whether a tensor of out= of another dtype takes the results, cast.
+    casts: bool = False
+    # Whether a tensor of out= may be written after the results were computed of these tensors.
+    apart: Callable[..., bool] = lambda out, *tensors: True
+    # Whether dtype and device are those of out=.
+    typed_by_out: bool = False
+    # If there are any, calls without a tensor of these dtypes are torch's.
+    dtypes: frozenset[torch.dtype] = frozenset()
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -124,6 +132,20 @@ def _solve_triangular(
     return solve(A, B.mT, upper, unitriangular, 1, not row_major).mT
 
 
+# The older one, which is deprecated, and returns a copy of A too.
+@_does("triangular_solve", "solve_triangular", _check.matrix)
+def _triangular_solve(
+    B: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> Any:
+    if not (_check.square(A) and _check.fits(A, B, True)):
+        return NotImplemented
+    A, B = _op.broadcast((A, 2), (B, 2))
+    copy = torch.empty_like(A.mT, memory_format=torch.contiguous_format).mT.copy_(A)
+    form = copy.mT if transpose else copy
+    solve = _triangular_plan.solve_triangular_op
+    return solve(form, B, upper != transpose, unitriangular, 0, False), copy
+
+
 @functools.cache
 def _takes_transpose(name: str) -> bool:
     """Whether torch's derivatives expect the factors of A^T where A is real and row-major.
@@ -179,6 +201,16 @@ def _cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) 
     L, info = _cholesky_plan.cholesky_op(A, upper)
     _raise_if(check_errors, info, "linalg.cholesky_ex", A)
     return L, info
+
+
+# torch.cholesky, which is deprecated.
+@_does("cholesky", "cholesky_ex", write=lambda L, out: _out.write(L.contiguous(), out))
+def _cholesky(A: Tensor, upper: bool = False) -> Any:
+    if A.numel() == 0:
+        return torch.empty_like(A, memory_format=torch.contiguous_format)
+    L, info = _cholesky_plan.cholesky_op(A, upper)
+    _check.errors(info, "cholesky", A.dim() == 2)
+    return L
 
 
 # What cholesky_solve calls when it has checked and broadcast its arguments.
@@ -268,11 +300,7 @@ def _eigh_of(A: Tensor, UPLO: str = "L", compute_v: bool = True) -> Any:
     return L, V
 
 
-def _takes_eig(A: Tensor) -> bool:
-    return _check.square(A) and _eig.lacking(A) is None
-
-
-@_does("linalg_eig", "eig", _takes_eig, _householder.write)
+@_does("linalg_eig", "eig", write=_householder.write)
 def _eig_of(A: Tensor) -> Any:
     L, V, info = _eig_plan.eig_op(A, True)
     _eig.check_info(info, "linalg.eig", A)
@@ -280,8 +308,8 @@ def _eig_of(A: Tensor) -> Any:
 
 
 # torch composes linalg_eigvals of one or the other operation, except for out=.
-@_does("linalg_eigvals", "eigvals", _takes_eig)
-@_does("_linalg_eigvals", "eigvals", _takes_eig)
+@_does("linalg_eigvals", "eigvals")
+@_does("_linalg_eigvals", "eigvals")
 def _eigvals(A: Tensor) -> Any:
     L, _, info = _eig_plan.eig_op(A, False)
     _eig.check_info(info, "linalg.eigvals", A)

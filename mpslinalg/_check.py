@@ -19,6 +19,9 @@ from mpslinalg._engines.program import current
 # torch.compile of torch 2.11 takes the check of info for dead code: it has no result.
 torch.fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
 
+# DTensor, of which only torch.compile shows any here, once `distributed.register` was called.
+distributed: tuple[type[Any], ...] = ()
+
 HALVES = (torch.float16, torch.bfloat16)
 DTYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
 
@@ -95,6 +98,9 @@ def raise_first(info: Tensor, name: str, is_matrix: bool) -> None:
         engine = ENGINES.get(info.device.type)
         if engine is not None and not engine.any_nonzero(info):
             return
+    elif isinstance(info, distributed):
+        # Torch has no sharding rule of the check before 2.13. A process looks at its own part.
+        info = info.to_local()
     torch._linalg_check_errors(info, name, is_matrix=is_matrix)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpslinalg import _op
+from mpslinalg import _eig_large_plan, _op
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._simdgroups import lanes, whole
 
@@ -31,17 +31,22 @@ def simd_rows(dtype: torch.dtype) -> int:
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
+    if n > MAX_ROWS:
+        return _eig_large_plan.regime(name == "eig")
     return "eig_simd" if n <= simd_rows(dtype) else "eig_reduce, eig_iterate, eig_finish"
 
 
 def eig(A: Tensor, vectors: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Eigenvalues, eigenvectors (empty if not wanted) and info of matrices of at most MAX_ROWS."""
+    """Eigenvalues, eigenvectors (empty if not wanted) and info."""
     values, V, info = _eig_fake(A, vectors)
     if A.numel() == 0:
         return values, V, info.fill_(0)
     matrices = flattened(A)
     batch, n, _ = matrices.shape
     types = scalar(A.dtype), scalar(values.dtype)
+    if n > MAX_ROWS:
+        _eig_large_plan.eig(matrices, values, flattened(V) if vectors else None, info)
+        return values, V, info
     out = V if vectors else empty((1,), A, values.dtype)
     if n <= simd_rows(A.dtype):
         kernel("eig", "eig_simd", *types, lanes(n, 16))(

@@ -99,6 +99,11 @@ def _eigh(A: Tensor, UPLO: str, vectors: bool) -> tuple[Tensor, Tensor]:
     return L, V
 
 
+def decompose(A: Tensor) -> tuple[Tensor, Tensor]:
+    """L and V by kernels, whatever the mode."""
+    return _eigh(A, "L", True)
+
+
 def triangle(UPLO: Any) -> bool:
     return type(UPLO) is str and UPLO in ("L", "l", "U", "u")
 

@@ -243,7 +243,7 @@ gt: Comparison = _comparison("gt")
 ge: Comparison = _comparison("ge")
 
 
-def _has_kernel(start: Any, end: Any, steps: Any, base: Any, dtype: Any, layout: Any) -> bool:
+def has_kernel(start: Any, end: Any, steps: Any, base: Any, dtype: Any, layout: Any) -> bool:
     """Whether a logspace has a kernel: real powers of a positive number."""
     numbers = all(type(x) in (int, float) for x in (start, end, base))
     return (
@@ -309,14 +309,17 @@ def logspace(
     fits = out is None or (dtype in (None, out.dtype) and not requires_grad)
     if not (
         fits
-        and _has_kernel(start, end, steps, base, wanted, layout)
+        and has_kernel(start, end, steps, base, wanted, layout)
         and (wanted.is_floating_point or not requires_grad)
     ):
         return _torchs_logspace(start, end, steps, base, out, dtype, layout, device, requires_grad)
     like = torch.empty(0, dtype=wanted, device=place)
     powers: Tensor = _elementwise_plan.logspace_op(like, start, end, steps, base)
     if out is not None:
-        return _out.write(powers, out)
+        # As in torch: any shape that holds as many will do, and no warning tells of another size.
+        if out.numel() != powers.numel():
+            out.resize_(powers.shape)
+        return out.copy_(powers.view(out.shape))
     return powers.requires_grad_() if requires_grad else powers
 
 
@@ -354,7 +357,7 @@ def describe(name: str, given: Mapping[str, Any]) -> str:
         first = torch.empty(0, device=given["device"], dtype=dtype) if out is None else out
         wanted = dtype or (torch.get_default_dtype() if out is None else out.dtype)
         start, end, steps, base = (given[key] for key in ("start", "end", "steps", "base"))
-        if not _has_kernel(start, end, steps, base, wanted, given["layout"]):
+        if not has_kernel(start, end, steps, base, wanted, given["layout"]):
             return f"torch on {first.device.type}: no kernel for this base or dtype"
         return _elementwise_route.describe(first, _torch_lacks_dtype(out, dtype), "logspace")
     tensors = [value for key, value in given.items() if key != "out"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal, localcontext
-from fractions import Fraction
 
 import numpy as np
 import torch
@@ -181,6 +179,10 @@ def has_exponents(start: float, end: float, base: float) -> bool:
 
 def _exponents(start: float, end: float, steps: int, base: float) -> tuple[int, int]:
     """The first exponent of two and the step in fixed point."""
+    # Imported late: `import mpslinalg` is to be quick.
+    from decimal import Decimal, localcontext
+    from fractions import Fraction
+
     with localcontext() as context:
         context.prec = 60
         logarithm = Fraction(Decimal(base).ln() / Decimal(2).ln())

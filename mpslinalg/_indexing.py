@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _indexing_plan, _op, _out, _route
+from mpslinalg._shards import counted_by_parts, is_distributed, over_batches
 
 COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # Those of torch's take and put_.
@@ -112,7 +113,7 @@ def _put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> Tens
     return result
 
 
-def _indexable(input: Any, index: Any) -> bool:
+def indexable(input: Any, index: Any) -> bool:
     return (
         isinstance(index, Tensor)
         and index.dtype in INDICES
@@ -128,16 +129,22 @@ def _long(index: Any) -> Any:
 
 def _check_apart(written: Tensor | None, *read: Tensor) -> None:
     """Raise torch's errors for elements that share memory among themselves or with what is read."""
-    if written is None or not _op.visible(written, *read):
+    if written is None or not _op.visible(written, *read) or apart(written, *read):
         return
+    one = torch.zeros(1)
+    several = torch._debug_has_internal_overlap(written) == 1
+    with _route.use("torch"):
+        (one.expand(2) if several else one).put_(torch.zeros(1, dtype=torch.int64), one)
+
+
+def apart(written: Tensor, *read: Tensor) -> bool:
+    """Whether, as far as torch looks, no element shares memory with another or what is read."""
     if torch._debug_has_internal_overlap(written) == 1:
-        torch.zeros(1).expand(2).put_(torch.zeros(1, dtype=torch.int64), torch.zeros(1))
-    if any(_meet(written, tensor) for tensor in read):
-        one = torch.zeros(1)
-        one.put_(torch.zeros(1, dtype=torch.int64), one)
+        return False
+    return not any(meet(written, tensor) for tensor in read)
 
 
-def _meet(a: Tensor, b: Tensor) -> bool:
+def meet(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors without gaps, which torch is sure of, have elements in common."""
     spans = []
     for tensor in (a, b):
@@ -150,6 +157,7 @@ def _meet(a: Tensor, b: Tensor) -> bool:
     return begin < other_end and other_begin < end
 
 
+@over_batches
 def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Take elements of a tensor by their numbers in row-major order.
 
@@ -179,7 +187,7 @@ def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
         )
         return result
     _check.same_device("take", self=input, index=index, out=out)
-    if not (_indexable(input, index) and _check.out(out, (input,), input.dtype)):
+    if not (indexable(input, index) and _check.out(out, (input,), input.dtype)):
         refused: Tensor = _check.refuse(torch.take, input, _long(index), out=out)
         return refused
     _check_apart(out, input, index)
@@ -187,9 +195,9 @@ def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     return result if out is None else _out.write(result, out)
 
 
-def _puttable(input: Any, index: Any, source: Any, accumulate: Any) -> bool:
+def puttable(input: Any, index: Any, source: Any, accumulate: Any) -> bool:
     return (
-        _indexable(input, index)
+        indexable(input, index)
         and isinstance(source, Tensor)
         and source.dtype == input.dtype
         and source.numel() == index.numel()
@@ -197,6 +205,7 @@ def _puttable(input: Any, index: Any, source: Any, accumulate: Any) -> bool:
     )
 
 
+@over_batches
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Copy a tensor and put elements into it by their numbers in row-major order.
 
@@ -221,7 +230,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
         result: Tensor = torch.put(input, _long(index), source, accumulate)
         return result
     _check.same_device("put_", self=input, index=index, source=source)
-    if not _puttable(input, index, source, accumulate):
+    if not puttable(input, index, source, accumulate):
         refused: Tensor = _check.refuse(torch.put, input, _long(index), source, accumulate)
         return refused
     return _put(input, index, source, accumulate)
@@ -253,10 +262,12 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
     some log2(index.numel()) / 6 launches, in which a thread sums 64 entries, half precision and
     small integers in a wider type.
     """
+    if is_distributed(input, index, source):
+        return input.copy_(put(input, index, source, accumulate))
     if not _route.kernels_for_any_shape(input):
         return input.put_(_long(index), source, accumulate)
     _check.same_device("put_", self=input, index=index, source=source)
-    if not _puttable(input, index, source, accumulate):
+    if not puttable(input, index, source, accumulate):
         refused: Tensor = _check.refuse(_put_into_zeros, input, _long(index), source, accumulate)
         return refused
     _check_apart(input, index, source)
@@ -295,15 +306,27 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     threadgroups count in their own memory, runs of equal values at once, so that few different
     values cost nothing; beyond, values are sorted. Weights are summed as by `put_`.
     """
+    if is_distributed(input, weights):
+        return counted_by_parts(bincount, input, weights, minlength)
     if not _route.kernels_for_any_shape(input):
         result: Tensor = torch.bincount(input, weights, minlength)
         return result
     _check.same_device("bincount", self=input, weights=weights)
-    fits = weights is None or (isinstance(weights, Tensor) and weights.shape == input.shape)
-    whole = type(minlength) is int and minlength >= 0
-    if not (input.dim() == 1 and input.dtype in COUNTED and fits and whole):
+    if not countable(input, weights, minlength):
         refused: Tensor = _check.refuse(torch.bincount, input, weights, minlength)
         return refused
+    return counted(input, weights, minlength)
+
+
+def countable(input: Tensor, weights: Any, minlength: Any) -> bool:
+    """Whether the kernels take these arguments of bincount."""
+    fits = weights is None or (isinstance(weights, Tensor) and weights.shape == input.shape)
+    whole = type(minlength) is int and minlength >= 0
+    return input.dim() == 1 and input.dtype in COUNTED and fits and whole
+
+
+def counted(input: Tensor, weights: Tensor | None, minlength: int) -> Tensor:
+    """bincount by kernels."""
     if weights is not None and weights.dtype != torch.float32:
         weights = weights.to(torch.float32 if weights.is_mps else torch.float64)
     counts: Tensor = _bincount_op(input, None if weights is None else weights.detach(), minlength)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mpslinalg import _check, _op
+from mpslinalg import _check, _op, _route
 from mpslinalg._engines import ENGINES, empty, kernel, scalar
 
 # Threads that share the indices of a tensor: enough to wait for memory together on a large GPU.
@@ -82,7 +82,8 @@ def raise_outside(outside: Tensor, length: int) -> None:
     if engine.any_nonzero(outside):
         found = outside.cpu().view(torch.int64).flatten()
         # torch checks an index before it reads the element.
-        torch.take(torch.zeros(1).expand(length), found[found.nonzero()[0]])
+        with _route.use("torch"):
+            torch.take(torch.zeros(1).expand(length), found[found.nonzero()[0]])
 
 
 def take(input: Tensor, index: Tensor, sides: int, index_sides: int) -> Tensor:
@@ -244,5 +245,8 @@ put_op = _op.define(
     _put_fake,
 )
 bincount_op = _op.define(
-    "bincount(Tensor input, Tensor? weights, int minlength) -> Tensor", bincount, _bincount_fake
+    "bincount(Tensor input, Tensor? weights, int minlength) -> Tensor",
+    bincount,
+    _bincount_fake,
+    shape_depends_on_values=True,
 )

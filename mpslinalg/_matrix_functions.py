@@ -49,7 +49,8 @@ _differentiable_root = _op.applied(_Root)
 @_op.outside_autocast
 def _root(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The root of A with its eigenvalues and eigenvectors."""
-    L, V = _eigh.eigh(A)
+    within = _route.kernels_within("matrix_sqrth", A)
+    L, V = _eigh.decompose(A) if within else torch.linalg.eigh(A)
     # What rounding makes of eigenvalues of zero.
     noise = L.shape[-1] * torch.finfo(L.dtype).eps * L.abs().amax(-1, keepdim=True)
     roots = torch.where(-noise > L, L, L.clamp_min(0)).sqrt()
@@ -143,8 +144,9 @@ def _frechet(A: Tensor, E: Tensor) -> Tensor:
     if A.numel() == 0:
         return torch.zeros_like(A)
     # It is linear in E, whose size must not decide on the scale of the whole.
-    largest = E.detach().abs().amax((-2, -1), keepdim=True)
-    scale = torch.where((largest == 0) | largest.isinf(), 1, largest)
+    with torch.no_grad():
+        largest = E.abs().amax((-2, -1), keepdim=True)
+        scale = torch.where((largest == 0) | largest.isinf(), 1, largest)
     top = torch.cat((A, E / scale), -1)
     bottom = torch.cat((torch.zeros_like(A), A), -1)
     return _exp(torch.cat((top, bottom), -2))[..., :n, n:] * scale

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from numbers import Real
 from typing import Any
 
 import torch
@@ -103,15 +104,31 @@ def _counts(S: Tensor, A: Tensor, atol: Tolerance, rtol: Tolerance, largest: Ten
 
 
 def _tolerances(A: Any, *given: Any) -> bool:
-    """Whether torch takes these together: numbers, or real tensors that fit the batch."""
+    """Whether torch takes these together: real tensors that fit the batch, or numbers, with which
+    tensors of no dimensions may be mixed.
+    """
     given = tuple(t for t in given if t is not None)
-    if all(isinstance(t, (int, float)) for t in given):
-        return True
     shapes = [t.shape for t in given if isinstance(t, Tensor) and not t.is_complex()]
-    if not isinstance(A, Tensor) or len(shapes) < len(given):
+    numbers = sum(isinstance(t, Real) for t in given)
+    if not isinstance(A, Tensor) or len(shapes) + numbers < len(given):
         return False
-    shapes.append(A.shape[:-2])
+    if numbers > 0:
+        return all(len(shape) == 0 for shape in shapes)
+    # Of a tensor without entries torch looks at no tolerance.
+    shapes = [*shapes, A.shape[:-2]] if A.numel() > 0 else []
     return all(_check.broadcastable(a, b) for a in shapes for b in shapes)
+
+
+def _fits(A: Any, hermitian: Any) -> bool:
+    """Whether A has the shape and dtype; torch decomposes no matrices without entries."""
+    if not isinstance(A, Tensor):
+        return False
+    return _check.square(A) if hermitian and A.numel() > 0 else _check.matrix(A)
+
+
+def _plain(tolerance: Tolerance) -> Tolerance:
+    """NumPy's numbers would take the products with tensors for themselves."""
+    return tolerance if tolerance is None or isinstance(tolerance, Tensor) else float(tolerance)
 
 
 def _broadcast(A: Tensor, *tolerances: Tolerance) -> Tensor:
@@ -173,8 +190,8 @@ def pinv(
     Args:
         A: (*, m, n), float32, float64, complex64 or complex128; of any rank.
         atol, rtol: singular values of at most max(atol, rtol times the largest one) count as zero.
-            Numbers, or tensors that broadcast with the batch. rtol is eps max(m, n) by default, 0
-            if atol is above 0; `pinv(A, rcond)` means rtol=rcond.
+            Numbers, or tensors that broadcast with the batch; with a number, of no dimensions. rtol
+            is eps max(m, n) by default, 0 if atol is above 0; `pinv(A, rcond)` means rtol=rcond.
         hermitian: take A as symmetric or Hermitian, and read its lower triangle only.
         out: a tensor to write to.
 
@@ -198,16 +215,17 @@ def pinv(
         return result
     _check.same_device("linalg_pinv", A=A, atol=atol, rtol=rtol, out=out)
     if not (
-        isinstance(A, Tensor)
-        and (_check.square(A) if hermitian else _check.matrix(A))
+        _fits(A, hermitian)
         and _check.flags(hermitian)
         and _tolerances(A, atol, rtol)
         and _check.out_to_cast(out, (A,), A.dtype)
     ):
         refused: Tensor = _refuse(torch.linalg.pinv, A, out, **options)
         return refused
+    atol, rtol = _plain(atol), _plain(rtol)
     if A.numel() == 0:
-        X = torch.empty_like(A.mT, memory_format=torch.contiguous_format)
+        # With a gradient, which is as empty.
+        X = A.mT.resolve_conj().clone(memory_format=torch.contiguous_format)
     else:
         A = _broadcast(A, atol, rtol)
         X = (_differentiable if _op.tracked(A) else _invert)(A, atol, rtol, hermitian)
@@ -258,16 +276,16 @@ def matrix_rank(
         return result
     _check.same_device("linalg_matrix_rank", A=A, atol=atol, rtol=rtol, out=out)
     if not (
-        isinstance(A, Tensor)
-        and (_check.square(A) if hermitian else _check.matrix(A))
+        _fits(A, hermitian)
         and _check.flags(hermitian)
         and _tolerances(A, atol, rtol)
         and _check.out_to_cast(out, (), torch.int64)
     ):
         refused: Tensor = _refuse(torch.linalg.matrix_rank, A, out, **options)
         return refused
+    atol, rtol = _plain(atol), _plain(rtol)
     if A.numel() == 0:
-        rank = torch.zeros(_broadcast(A, atol, rtol).shape[:-2], dtype=torch.int64, device=A.device)
+        rank = torch.zeros(A.shape[:-2], dtype=torch.int64, device=A.device)
     else:
         S = _eigh.eigvalsh(A.detach()).abs() if hermitian else _svd.svdvals(A.detach())
         rank = _counts(S, A, atol, rtol, S.amax(-1, keepdim=True)).sum(-1)

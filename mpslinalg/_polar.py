@@ -71,7 +71,10 @@ _differentiable = _op.applied(_Polar)
 @_op.outside_autocast
 def _decompose(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """U, H, and S and V^H of H = V S V^H."""
-    X, S, Vh = _svd.svd(A, full_matrices=False)
+    if _route.kernels_within("polar", A):
+        X, S, Vh = _svd.decompose(A, False)
+    else:
+        X, S, Vh = torch.linalg.svd(A, full_matrices=False)
     H = Vh.mH @ (S.unsqueeze(-1) * Vh)
     return X @ Vh, (H + H.mH) / 2, S, Vh
 

@@ -193,9 +193,23 @@ def _check_phases(of_U: Tensor, of_V: Tensor) -> None:
         )
 
 
+def _known(driver: Any) -> bool:
+    return type(driver) is str and driver in DRIVERS
+
+
 def _driver_for_torch(A: Any, driver: Any) -> Any:
-    known = type(driver) is str and driver in DRIVERS
-    return None if known and not getattr(A, "is_cuda", False) else driver
+    return None if _known(driver) and not getattr(A, "is_cuda", False) else driver
+
+
+def _refuse(function: Any, A: Any, *args: Any, driver: Any, out: Any) -> Any:
+    """Raise torch's error, the one of the CPU. For matrices without entries torch reads no driver:
+    of an unknown one it is then what torch says of any matrix.
+    """
+    if _known(driver):
+        driver = None
+    elif type(driver) is str and A.numel() == 0 and _check.matrix(A):
+        A = A.new_ones(1, 1)
+    return _check.refuse(function, A, *args, driver=driver, out=out)
 
 
 @public
@@ -248,8 +262,7 @@ def svd(
         and (driver is None or driver in DRIVERS)
         and _check.out(out, (A,), A.dtype, _REAL.get(A.dtype, A.dtype), A.dtype)
     ):
-        given = _driver_for_torch(A, driver)
-        return _check.refuse(torch.linalg.svd, A, full_matrices, driver=given, out=out)
+        return _refuse(torch.linalg.svd, A, full_matrices, driver=driver, out=out)
     return _out.named("linalg_svd", decompose(A, full_matrices), out)
 
 
@@ -285,8 +298,7 @@ def svdvals(A: Tensor, *, driver: str | None = None, out: Tensor | None = None) 
         and (driver is None or driver in DRIVERS)
         and _check.out(out, (A,), _REAL.get(A.dtype, A.dtype))
     ):
-        given = _driver_for_torch(A, driver)
-        refused: Tensor = _check.refuse(torch.linalg.svdvals, A, driver=given, out=out)
+        refused: Tensor = _refuse(torch.linalg.svdvals, A, driver=driver, out=out)
         return refused
     S, info = _differentiable_svdvals(A) if _op.tracked(A) else _svdvals(A)
     _check.errors(info, "linalg.svd", is_matrix=A.dim() == 2)

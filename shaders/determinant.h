@@ -29,8 +29,24 @@ template <typename T, int N> inline Determinant<T> multiply_lanes(Determinant<T>
 template <typename T> inline T determinant(Determinant<T> value) {
   return scale(value.mantissa, value.exponent);
 }
-template <typename T> inline T sign_of(Determinant<T> value) { return direction(value.mantissa); }
+
+// Infinity has the sign that it has, and a real NaN none: 0.
+template <typename T> inline T sign_of(Determinant<T> value) {
+  if constexpr (scalar_traits<T>::complex) {
+    return direction(value.mantissa);
+  } else {
+    return T(value.mantissa > T(0)) - T(value.mantissa < T(0));
+  }
+}
+
+// A complex number with an infinite part is infinite, whatever the other part is.
 template <typename T> inline real_t<T> log_of(Determinant<T> value) {
   typedef real_t<T> R;
-  return log(modulus(value.mantissa)) + R(value.exponent) * log(R(2));
+  R size = modulus(value.mantissa);
+  if constexpr (scalar_traits<T>::complex) {
+    const bool infinite =
+        fabs(value.mantissa.x) == R(INFINITY) || fabs(value.mantissa.y) == R(INFINITY);
+    if (infinite) size = R(INFINITY);
+  }
+  return log(size) + R(value.exponent) * log(R(2));
 }

@@ -66,41 +66,61 @@ template <typename T> inline real_t<T> square_of(T a) { return real_part(mul(con
 // Passes over all rows after which balancing ends in any case; usual are two or three.
 constexpr constant int BALANCING_PASSES = 16;
 
-// D^-1 A D with the powers of two D = 2^scales that bring the norms of row i and column i near each
-// other (Osborne 1960). 2-norms with the diagonal: else entries that are rounding errors beside it
-// are scaled up (James, Langou, Lowery 2014).
+// One step of balancing: scales row and column i by the power of two that brings their norms near
+// each other (Osborne 1960). 2-norms with the diagonal: else entries that are rounding errors
+// beside it are scaled up (James, Langou, Lowery 2014). Whether that changed anything.
+template <bool GROUP, typename T, typename P, typename Q>
+inline bool balance_row(
+    P A,
+    uint stride,
+    uint n,
+    uint i,
+    Q scales,
+    thread const Crew& crew,
+    threadgroup real_t<T>* partial) {
+  typedef real_t<T> R;
+  const uint threads = crew.simds * 32;
+  R c = R(0);
+  R r = R(0);
+  for (uint own = crew.tid; own < n; own += threads) {
+    c += square_of(A[own + i * stride]);
+    r += square_of(A[i + own * stride]);
+  }
+  c = sum_of_all<GROUP>(c, crew, partial);
+  r = sum_of_all<GROUP>(r, crew, partial);
+  int e = 0;
+  if (c > R(0) && r > R(0)) {
+    const int distance = exponent_of(r) - exponent_of(c);
+    const int quarter = int(uint(max(distance, -distance)) / 4u);
+    e = distance < 0 ? -quarter : quarter;
+    c = sqrt(c);
+    r = sqrt(r);
+    if (!(ldexp(c, e) + ldexp(r, -e) < R(0.95f) * (c + r))) e = 0;
+  }
+  if (e != 0) {
+    for (uint own = crew.tid; own < n; own += threads) {
+      if (own != i) {
+        A[own + i * stride] = scale(A[own + i * stride], e);
+        A[i + own * stride] = scale(A[i + own * stride], -e);
+      } else {
+        scales[i] += e;
+      }
+    }
+  }
+  meet<GROUP>();
+  return e != 0;
+}
+
+// D^-1 A D with the powers of two D = 2^scales.
 template <bool GROUP, typename T, typename P, typename Q>
 inline void balance(
     P A, uint stride, uint n, Q scales, thread const Crew& crew, threadgroup real_t<T>* partial) {
-  typedef real_t<T> R;
-  const uint own = crew.tid;
-  if (own < n) scales[own] = 0;
+  if (crew.tid < n) scales[crew.tid] = 0;
   bool changed = true;
   for (int pass = 0; pass < BALANCING_PASSES && changed; ++pass) {
     changed = false;
     for (uint i = 0; i < n; ++i) {
-      R c = own < n ? square_of(A[own + i * stride]) : R(0);
-      R r = own < n ? square_of(A[i + own * stride]) : R(0);
-      c = sum_of_all<GROUP>(c, crew, partial);
-      r = sum_of_all<GROUP>(r, crew, partial);
-      int e = 0;
-      if (c > R(0) && r > R(0)) {
-        const int distance = exponent_of(r) - exponent_of(c);
-        const int quarter = int(uint(max(distance, -distance)) / 4u);
-        e = distance < 0 ? -quarter : quarter;
-        c = sqrt(c);
-        r = sqrt(r);
-        if (!(ldexp(c, e) + ldexp(r, -e) < R(0.95f) * (c + r))) e = 0;
-      }
-      if (e != 0) {
-        changed = true;
-        if (own < n && own != i) {
-          A[own + i * stride] = scale(A[own + i * stride], e);
-          A[i + own * stride] = scale(A[i + own * stride], -e);
-        }
-        if (own == i) scales[i] += e;
-      }
-      meet<GROUP>();
+      if (balance_row<GROUP, T>(A, stride, n, i, scales, crew, partial)) changed = true;
     }
   }
 }

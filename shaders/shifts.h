@@ -24,7 +24,8 @@ template <typename T, typename P> inline bool splits(P H, uint stride, uint k, u
   return left <= vanishing<R>() || (left <= spacing<R>() * size && balanced);
 }
 
-// The shifts of a sweep: one complex number, or the real or conjugate pair re +- i im.
+// The shifts of a sweep: one complex number, or the conjugate pair re +- i im; where im is less
+// than 0, the real pair re +- im.
 template <typename T> struct Shift {
   T re;
   real_t<T> im;
@@ -121,7 +122,7 @@ inline Bulge<T> first_bulge(P H, uint stride, uint k, Shift<T> shift) {
     const R size = fabs(p) + fabs(shift.im) + fabs(at[1]);
     if (size > R(0)) {
       const R below = at[1] / size;
-      bulge.x[0] = below * at[stride] + p * (p / size) + shift.im * (shift.im / size);
+      bulge.x[0] = below * at[stride] + p * (p / size) + shift.im * (fabs(shift.im) / size);
       bulge.x[1] = below * (p + (at[1 + stride] - shift.re));
       bulge.x[2] = below * at[2 + stride];
     }

@@ -14,6 +14,8 @@ from mpslinalg import testing
 
 SINGLES = (torch.float32, torch.complex64)
 DOUBLES = (torch.float64, torch.complex128)
+# Rows of a window of eig in tests: large matrices of few rows.
+SMALL_WINDOW = 20
 
 
 class Gallery(NamedTuple):
@@ -80,6 +82,30 @@ def on(device: str, A: Tensor) -> Tensor:
     if device == "mps" and A.dtype in DOUBLES:
         pytest.skip("mps has no float64")
     return A.to(device)
+
+
+def all_on(device: str, values: Any) -> Any:
+    """Arguments on the device of the tests, as they lie in memory and share it."""
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(moved, value))
+        if isinstance(value, dict):
+            return {key: moved(x) for key, x in value.items()}
+        if not isinstance(value, Tensor) or value.device.type == device:
+            return value
+        assert not value.is_conj()
+        assert not value.is_neg()
+        storage = value.untyped_storage()
+        if storage._cdata not in storages:
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+            storages[storage._cdata] = on(device, whole).untyped_storage()
+        result = on(device, torch.empty(0, dtype=value.dtype))
+        layout = value.storage_offset(), value.shape, value.stride()
+        return result.set_(storages[storage._cdata], *layout).requires_grad_(value.requires_grad)
+
+    return moved(values)
 
 
 def name(parameter: Any) -> str:

@@ -188,6 +188,34 @@ def gels(A: Tensor, B: Tensor) -> Array:
     return X
 
 
+def minimum_norm(A: Tensor, B: Tensor, rcond: float, driver: str) -> tuple[Array, list[int]]:
+    """Of all X that minimise ||A X - B|| the smallest, and ranks, by gelsy, gelsd or gelss.
+
+    The routines themselves take any rcond, and nobody squares the residuals, which may overflow.
+    Torch passes gelsy an order of columns that nobody set.
+    """
+    a, b = A.numpy(force=True), B.numpy(force=True)
+    *batch, m, n = a.shape
+    k = b.shape[-1]
+    routine, lwork = scipy.linalg.get_lapack_funcs((driver, f"{driver}_lwork"), (a, b))
+    query = (m, n, k, rcond) if driver == "gelsy" else (m, n, k)
+    sizes = [int(size.real) for size in lwork(*query)[:-1]]
+    X, ranks = np.empty((*batch, n, k), b.dtype), []
+    for i in np.ndindex(*batch):
+        padded = np.zeros((max(m, n), k), b.dtype)
+        padded[:m] = b[i]
+        if driver == "gelsy":
+            _, x, _, rank, info = routine(a[i], padded, np.zeros((n, 1), np.int32), rcond, *sizes)
+        elif driver == "gelsd":
+            x, _, rank, info = routine(a[i], padded, *sizes, cond=rcond)
+        else:
+            _, x, _, rank, _, info = routine(a[i], padded, rcond, *sizes)
+        assert info == 0
+        X[i] = x[:n]
+        ranks.append(int(rank))
+    return X, ranks
+
+
 def eigh(A: Tensor) -> tuple[Array, Array]:
     """Ascending eigenvalues, and eigenvectors, of the lower triangle, by syevd or heevd."""
     a = A.numpy(force=True)

@@ -50,6 +50,20 @@ def test_singular(dtype: torch.dtype, n: int, device: str) -> None:
     assert (sign.cpu()[~singular].abs() - 1).abs().max() <= n * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("n", [3, 5, 40])
+@pytest.mark.parametrize("entry", [torch.inf, -torch.inf, torch.nan])
+@each_single
+def test_what_is_not_finite(dtype: torch.dtype, entry: float, n: int, device: str) -> None:
+    A = torch.eye(n, dtype=dtype).repeat(2, 1, 1)
+    A[:, 1, 1] = entry
+    A[1, 0, 0] = -2
+    sign, logabsdet = LA.slogdet(on(device, A))
+    expected = torch.linalg.slogdet(A)
+    assert torch.equal(sign.isnan().cpu(), expected.sign.isnan())
+    assert torch.equal(sign.nan_to_num().cpu(), expected.sign.nan_to_num())
+    torch.testing.assert_close(logabsdet.cpu(), expected.logabsdet, equal_nan=True)
+
+
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("n", [3, 5, 40])
 @each_single

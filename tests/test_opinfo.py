@@ -1,169 +1,99 @@
-"""torch's own test samples for these functions, through the kernels, against torch.linalg.
+"""torch's own test samples for these functions, through the kernels, against torch's."""
 
-The samples' database has error inputs for ormqr only: test_errors.py has ours.
-"""
-
-import warnings
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import mpslinalg as LA
+from tests import opinfo
+from tests.inputs import DOUBLES, SINGLES, name
+from tests.opinfo import OPS, check_gradients, function, ident, moved
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
-
-NAMES = [
-    "cholesky_inverse",
-    "cholesky_solve",
-    "geqrf",
-    "linalg.cholesky",
-    "linalg.cholesky_ex",
-    "linalg.cond",
-    "linalg.det",
-    "linalg.eigvalsh",
-    "linalg.householder_product",
-    "linalg.inv",
-    "linalg.inv_ex",
-    "linalg.ldl_factor",
-    "linalg.ldl_factor_ex",
-    "linalg.ldl_solve",
-    "linalg.lu",
-    "linalg.lu_factor",
-    "linalg.lu_factor_ex",
-    "linalg.lu_solve",
-    "linalg.matrix_norm",
-    "linalg.matrix_rank",
-    "linalg.pinv",
-    "linalg.qr",
-    "linalg.slogdet",
-    "linalg.solve",
-    "linalg.solve_ex",
-    "linalg.solve_triangular",
-    "linalg.svdvals",
-    "lu_unpack",
-    "ormqr",
+pytestmark = [
+    pytest.mark.usefixtures("kernels"),
+    pytest.mark.filterwarnings("ignore:Casting complex values to real discards"),
 ]
-# Of pinv there are two kinds of samples more: test_pinv.py has such matrices, but for the products
-# of factors of which "singular" consists.
-OPS = [op for op in op_db if op.name in NAMES and op.variant_test_name != "singular"]
-# Samples, views included, where there are less than 24.
-FEW = {"linalg.cond": 7, "linalg.ldl_factor": 12, "linalg.ldl_factor_ex": 12}
-SINGLES = [torch.float32, torch.complex64]
-DOUBLES = [torch.float64, torch.complex128]
+TO_OUT = [op for op in OPS if op.supports_out and ident(op) not in opinfo.WITHOUT_OUT]
+PRODUCTS = ("linalg.multi_dot", "matmul")
 SIZES = ["empty", "right", "wrong"]
-VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
-    "conj": lambda t: t.conj() if t.is_complex() else t,
-    # Of the same values: a negated matrix is not positive definite.
-    "neg": lambda t: torch._neg_view(-t) if t.is_floating_point() else t,
-    "offset": lambda t: torch.cat((t.flatten()[:1], t.flatten()))[1:].view(t.shape),
-}
 
 
-def samples(op: Any, dtype: torch.dtype, device: str, turn: int, turns: int) -> Iterator[Any]:
-    """All samples, then this turn's without contiguous tensors, then those as views of every kind.
-
-    The CPU's samples, which LAPACK can answer: on CUDA the database adds LU without pivoting.
-    All turns together see every sample in every kind of view.
-    """
-    torch.manual_seed(0)
-    plain = [
-        s.transform(lambda t: t.to(device) if isinstance(t, Tensor) else t)
-        for s in op.sample_inputs("cpu", dtype)
-    ]
-    yield from plain
-    own = plain[turn::turns]
-    yield from (s.noncontiguous() for s in own)
-    for view in VIEWS.values():
-        yield from (
-            s.transform(lambda t, v=view: v(t) if isinstance(t, Tensor) else t) for s in own
-        )
+def test_every_entry_runs_or_is_an_exception() -> None:
+    """Of the module of linear algebra all, of the rest those that these functions have."""
+    assert len(opinfo.linalg.op_db) >= 40
+    assert set(map(ident, opinfo.DATABASE)) == {*map(ident, OPS), *opinfo.EXCEPTIONS}
+    assert {*opinfo.LINEAR, *opinfo.ELEMENTS} <= {op.name for op in OPS}
+    assert all(callable(function(op)) for op in OPS)
 
 
-def to_cpu(A: Any) -> Any:
-    """A on the CPU, a conjugate view as one: torch chooses strides by it."""
-    if not isinstance(A, Tensor):
-        return A
-    return A.conj().cpu().conj() if A.is_conj() else A.cpu()
-
-
-def test_every_function_has_samples() -> None:
-    assert sorted({op.name for op in OPS}) == sorted(NAMES)
-    assert {op.name for op in OPS if op.error_inputs_func is not None} == {"ormqr"}
-
-
-@pytest.mark.parametrize("dtype", SINGLES + DOUBLES, ids=lambda d: str(d)[6:])
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [pytest.param(op, d, id=f"{ident(op)}-{name(d)}") for op in OPS for d in opinfo.dtypes(op)],
+)
 def test_samples(op: Any, dtype: torch.dtype, device: str) -> None:
     if device == "mps" and dtype in DOUBLES:
         pytest.skip("mps has no float64")
-    function = getattr(LA, op.name.removeprefix("linalg."))
-    tolerance = 1e3 * torch.finfo(dtype).eps
+    if op.name in PRODUCTS and dtype not in op.supported_dtypes(device):
+        pytest.skip("products are torch's, which has none of these here")
     count = 0
     # Real samples take their turns in both precisions, and so do complex ones.
-    for sample in samples(op, dtype, device, int(dtype in DOUBLES), 2):
-        args = (sample.input, *sample.args)
-        with LA.use("kernels"):
-            got = function(*args, **sample.kwargs)
-        expected = op.op(*map(to_cpu, args), **sample.kwargs)
-        assert type(got) is type(expected)
-        pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
-        for ours, theirs in pairs:
-            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-            assert ours.stride() == theirs.stride()
-            assert ours.device.type == device
-            assert not ours.is_conj()
-            assert not ours.is_neg()
-            torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
+    for pair in opinfo.pairs(op, dtype, device, int(dtype in DOUBLES), 2):
+        theirs = opinfo.call(op.op, pair.cpu)
+        got = opinfo.call(function(op), pair.ours)
+        opinfo.check_results(op, pair.cpu, got, theirs, device)
         count += 1
-    assert count >= FEW.get(op.name, 24)
+    assert count > 0
 
 
-@pytest.mark.parametrize("dtype", SINGLES, ids=lambda d: str(d)[6:])
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 @pytest.mark.parametrize("size", SIZES)
-def test_samples_to_out(op: Any, dtype: torch.dtype, size: str, device: str) -> None:
-    function = getattr(LA, op.name.removeprefix("linalg."))
-    tolerance = 1e3 * torch.finfo(dtype).eps
-    torch.manual_seed(0)
+@pytest.mark.parametrize("op", TO_OUT, ids=ident)
+def test_samples_to_out(op: Any, size: str, device: str) -> None:
     count = 0
-    for sample in samples(op, dtype, device, SIZES.index(size), len(SIZES)):
-        args = (sample.input, *sample.args)
-        cpu = tuple(map(to_cpu, args))
-        result = op.op(*cpu, **sample.kwargs)
+    turn = SIZES.index(size)
+    for dtype in (d for d in SINGLES if d in op.supported_dtypes("cpu")):
+        for sample in opinfo.plain(op, dtype)[turn :: len(SIZES)]:
+            for s in (sample, sample.noncontiguous()):
+                pair = opinfo.Pair(s, moved(s, device))
+                opinfo.check_out(op, function(op), pair, size, device)
+                count += 1
+    assert count > 0 or size != "empty"
 
-        def outs(on: torch.device, result: Any = result) -> Any:
-            results = result if isinstance(result, tuple) else (result,)
-            shapes = [{"empty": (0,), "right": r.shape, "wrong": (3, 1, 7)}[size] for r in results]
-            made = tuple(
-                torch.zeros(s, dtype=r.dtype, device=on)
-                for s, r in zip(shapes, results, strict=True)
-            )
-            return made if isinstance(result, tuple) else made[0]
 
-        got, words = warned(function, args, outs(args[0].device), sample.kwargs)
-        expected, torchs_words = warned(op.op, cpu, outs(cpu[0].device), sample.kwargs)
-        assert words == torchs_words
-        assert type(got) is type(expected)
-        pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
-        for ours, theirs in pairs:
-            assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride())
-            torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
+@pytest.mark.parametrize("dtype", DOUBLES, ids=name)
+@pytest.mark.parametrize("op", [op for op in OPS if op.supports_autograd], ids=ident)
+def test_gradients(op: Any, dtype: torch.dtype, device: str) -> None:
+    if device == "mps":
+        pytest.skip("mps has no float64")
+    if dtype not in op.supported_dtypes("cpu"):
+        pytest.skip("torch has no such elements here")
+    count = 0
+    for sample in opinfo.plain(op, dtype, gradient=True):
+        theirs = opinfo.torchs_gradients(op, sample)
+        check_gradients(op, function(op), sample, theirs, device)
+        count += len(theirs.values)
+    assert count > 0
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.error_inputs_func is not None], ids=ident)
+def test_error_inputs(op: Any) -> None:
+    """On the CPU: the overlapping tensor of out= is an error that no copy elsewhere is."""
+    count = 0
+    for bad in op.error_inputs("cpu"):
+        with pytest.raises(Exception) as theirs:  # noqa: PT011
+            opinfo.call(op.op, bad.sample_input)
+        with pytest.raises(Exception) as ours:  # noqa: PT011
+            opinfo.call(function(op), bad.sample_input)
+        assert (ours.type, str(ours.value)) == (theirs.type, str(theirs.value))
         count += 1
-    assert count >= FEW.get(op.name, 24) / 3
+    assert count > 0
 
 
-def warned(
-    function: Callable[..., Any], args: tuple[Tensor, ...], out: Any, kwargs: dict[str, Any]
-) -> tuple[Any, list[str]]:
-    """The result, which must be `out` itself, and the warnings."""
-    with warnings.catch_warnings(record=True) as caught, LA.use("kernels"):
-        warnings.simplefilter("always")
-        result = function(*args, out=out, **kwargs)
-    pairs = zip(result, out, strict=True) if isinstance(out, tuple) else [(result, out)]
-    assert all(r is o for r, o in pairs)
-    return result, sorted(str(w.message) for w in caught)
+@pytest.mark.parametrize("dtype", [*SINGLES, torch.int64], ids=name)
+def test_put_in_place(dtype: torch.dtype, device: str) -> None:
+    (op,) = (op for op in OPS if op.name == "put")
+    for sample in opinfo.plain(op, dtype):
+        there = moved(sample, device)
+        A = there.input.clone()
+        assert LA.put_(A, *there.args, **there.kwargs) is A
+        opinfo.check_results(op, sample, A, opinfo.call(op.op, sample), device)

@@ -13,7 +13,8 @@ from torch import Tensor
 import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import compare
-from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on, random_hermitian
+from tests.inputs import DOUBLES, SINGLES, VIEWS, all_on, name, on, random_hermitian
+from tests.ratios import double, pinv_ratio
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -21,32 +22,6 @@ SHAPES = ((1, 1), (5, 3), (3, 5), (40, 6), (2, 3, 4, 4), (6, 40))
 each_single = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=name)
 both = pytest.mark.parametrize("function", [LA.pinv, LA.matrix_rank])
-
-
-def double(A: Any) -> NDArray[Any]:
-    a = A.numpy(force=True) if isinstance(A, Tensor) else np.asarray(A)
-    return np.asarray(a.astype(np.complex128 if np.iscomplexobj(a) else np.float64))
-
-
-def pinv_ratio(A: Tensor, X: Any) -> NDArray[Any]:
-    """The largest of the four conditions of Penrose, each over max(m, n) eps and its norms."""
-    a, x = double(A), double(X)
-    eps = torch.finfo(A.dtype).eps / 2 * max(a.shape[-2:])
-
-    def norm(Y: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(np.abs(Y).sum(-2).max(-1))
-
-    def adjoint(Y: NDArray[Any]) -> NDArray[Any]:
-        return Y.conj().swapaxes(-2, -1)
-
-    ax, xa, condition = a @ x, x @ a, norm(a) * norm(x)
-    errors = (
-        norm(ax @ a - a) / (norm(a) * condition),
-        norm(xa @ x - x) / (norm(x) * condition),
-        norm(ax - adjoint(ax)) / condition,
-        norm(xa - adjoint(xa)) / condition,
-    )
-    return np.asarray(np.max(errors, 0) / eps)
 
 
 def of_rank(shape: tuple[int, ...], rank: int, dtype: torch.dtype) -> Tensor:
@@ -170,12 +145,13 @@ def test_bad_tolerances(
 ) -> None:
     A = testing.random((2, 4, 4), torch.float32)
 
-    def error(function: Callable[..., Any], A: Tensor) -> tuple[type, str]:
+    def error(function: Callable[..., Any], A: Tensor, options: Any) -> tuple[type, str]:
         with pytest.raises((RuntimeError, TypeError)) as caught:
             function(A, *args, **options)
         return caught.type, str(caught.value)
 
-    assert error(function, on(device, A)) == error(getattr(torch.linalg, function.__name__), A)
+    ours = error(function, *all_on(device, (A, options)))
+    assert ours == error(getattr(torch.linalg, function.__name__), A, options)
 
 
 @both
@@ -190,6 +166,43 @@ def test_empty(
     ours, theirs = function(on(device, A)), getattr(torch.linalg, function.__name__)(A)
     assert (ours.shape, ours.stride(), ours.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
     assert torch.equal(ours.cpu(), theirs)
+
+
+@both
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 3, 2)], ids=name)
+def test_empty_ones_need_not_fit(
+    shape: tuple[int, ...], function: Callable[..., Any], device: str
+) -> None:
+    A = torch.empty(shape)
+    for options in ({"hermitian": True}, {"rtol": torch.tensor([0.1, 0.2])}):
+        ours = function(on(device, A), **all_on(device, options))
+        theirs = getattr(torch.linalg, function.__name__)(A, **options)
+        assert ours.shape == theirs.shape
+        assert torch.equal(ours.cpu(), theirs)
+
+
+@both
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"atol": 0.5, "rtol": torch.tensor(0.1)},
+        {"atol": torch.tensor(2.5), "rtol": 0},
+        {"atol": torch.tensor(1), "rtol": np.float32(0.8)},
+        {"rtol": np.float32(0.8)},
+        {"atol": True},
+        {"rtol": torch.tensor([torch.nan, 0.1])},
+        {"atol": torch.tensor([torch.nan, 0.1])},
+        {"atol": torch.tensor(torch.nan), "rtol": 0.1},
+    ],
+    ids=str,
+)
+def test_tolerances_of_any_kind(
+    function: Callable[..., Any], options: dict[str, Any], device: str
+) -> None:
+    A = torch.stack([torch.diag(torch.tensor([3.0, 2.0, 1e-9]))] * 2)
+    ours = function(*all_on(device, (A,)), **all_on(device, options))
+    theirs = getattr(torch.linalg, function.__name__)(A, **options)
+    torch.testing.assert_close(ours.cpu(), theirs)
 
 
 @pytest.mark.parametrize("view", VIEWS)

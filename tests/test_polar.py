@@ -13,36 +13,13 @@ import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import compare
 from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on
+from tests.ratios import double, polar_ratio
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
 SHAPES = ((1, 1), (4, 4), (5, 3), (40, 6), (2, 3, 6, 4))
 each_single = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 torch_lacks_it = pytest.mark.skipif(hasattr(torch.linalg, "polar"), reason="torch has polar")
-
-
-def double(A: Any) -> NDArray[Any]:
-    a = A.numpy(force=True) if isinstance(A, Tensor) else np.asarray(A)
-    return np.asarray(a.astype(np.complex128 if np.iscomplexobj(a) else np.float64))
-
-
-def norm(A: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(np.abs(A).sum(-2).max(-1))
-
-
-def polar_ratio(A: Tensor, U: Any, H: Any) -> NDArray[Any]:
-    """The largest of ||A - U H|| / (m ||A|| eps), ||I - U^H U|| / (m eps), and what H has of
-    negative eigenvalues, / (n ||A|| eps).
-    """
-    eps = torch.finfo(A.dtype).eps / 2
-    a, u, h = double(A), double(U), double(H)
-    m, n = a.shape[-2:]
-    scale = np.where(norm(a) == 0, 1, norm(a))[..., None, None]
-    a, h = a / scale, h / scale
-    residual = norm(a - u @ h) / (m * eps)
-    orthonormal = norm(np.eye(n) - u.conj().swapaxes(-2, -1) @ u) / (m * eps)
-    negative = np.maximum(-np.linalg.eigvalsh(h)[..., 0], 0) / (n * eps)
-    return np.asarray(np.max((residual, orthonormal, negative), 0))
 
 
 def scipys(A: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -133,10 +110,12 @@ def test_what_runs_where_torch_has_none(device: str) -> None:
         assert LA.which("polar", A) == "polar: raises an error: torch.linalg has no such function"
         with pytest.raises(RuntimeError, match=r"has no torch\.linalg\.polar"):
             LA.polar(A)
-    if device == "cpu":
-        with LA.use("auto"):
+    with LA.use("auto"):
+        if device == "cpu":
             expected = "polar: torch.linalg.svd on cpu, and products: torch has no polar"
             assert LA.which("polar", A) == expected
+        else:
+            assert LA.which("polar", A).endswith("svd_simd, matmul")
     assert LA.which("polar", A).endswith("svd_simd, matmul")
 
 

@@ -145,6 +145,17 @@ def test_drivers(driver: str | None, device: str) -> None:
         assert LA.svdvals(A.cpu(), driver=driver).shape == (3,)
 
 
+@kernels
+@pytest.mark.parametrize("function", [LA.svd, LA.svdvals])
+def test_an_unknown_driver_is_refused_for_empty_matrices_too(function: Any, device: str) -> None:
+    words = []
+    for shape in ((2, 3), (0, 3), (0, 2, 2)):
+        with pytest.raises(RuntimeError, match="driver") as error:
+            function(torch.ones(shape, device=device), driver="x")
+        words.append(str(error.value))
+    assert len(set(words)) == 1
+
+
 @pytest.mark.parametrize(
     ("shape", "of_svd", "of_svdvals"),
     [

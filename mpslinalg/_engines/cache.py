@@ -11,8 +11,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import platformdirs
-
 from .source import ShaderError
 
 
@@ -22,6 +20,9 @@ def folder() -> Path:
 
     A folder that cannot be written gives way to a temporary one for this process.
     """
+    # Imported late: `import mpslinalg` is to be quick.
+    import platformdirs
+
     chosen = os.environ.get("MPSLINALG_CACHE") or platformdirs.user_cache_dir("mpslinalg")
     path = Path(chosen).expanduser().absolute()
     try:

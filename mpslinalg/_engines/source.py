@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 INCLUDE = Path(__file__).resolve().parent / "include"
 
-_INCLUDE_LINE = re.compile(r'^#include "([\w.]+)"[ \t]*$', re.MULTILINE)
-_KERNEL = re.compile(
+# Compiled, and kept, by `re` when the first shader is read: few processes read any.
+_INCLUDE_LINE = r'^#include "([\w.]+)"[ \t]*$'
+_KERNEL = (
     r"template\s*<(?P<template>[^<>]*)>\s*"
     r"(?:\[\[max_total_threads_per_threadgroup\((?P<bound>\d+)\)\]\]\s*)?"
-    r"kernel\s+void\s+(?P<name>\w+)\s*\(",
+    r"kernel\s+void\s+(?P<name>\w+)\s*\("
 )
-_PARAMETER = re.compile(r"^(?P<type>.+?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\(\d+\))?\]\]$")
+_PARAMETER = r"^(?P<type>.+?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\(\d+\))?\]\]$"
 
 
 class ShaderError(RuntimeError):
     """A shader that cannot be found, read, compiled or launched as written."""
 
 
-@dataclass(frozen=True)
-class Buffer:
+class Buffer(NamedTuple):
     """`device T* name`: bound to a tensor."""
 
     name: str
@@ -37,16 +37,14 @@ class Buffer:
     writable: bool
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """`constant uint& name`: bound to a Python number."""
 
     name: str
     type: str
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(NamedTuple):
     """`uint tid [[thread_index_in_threadgroup]]`: given by the engine."""
 
     name: str
@@ -54,8 +52,7 @@ class Index:
     attribute: str
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """What a launch must pass to one kernel template."""
 
     name: str
@@ -104,7 +101,7 @@ def inline(path: Path, headers: Path) -> str:
     def expand(name: str, body: str) -> str:
         pieces = [f'#line 1 "{name}"\n']
         position = 0
-        for match in _INCLUDE_LINE.finditer(body):
+        for match in re.finditer(_INCLUDE_LINE, body, re.MULTILINE):
             pieces.append(body[position : match.start()])
             position = match.end()
             header = match.group(1)
@@ -123,7 +120,7 @@ def inline(path: Path, headers: Path) -> str:
 def signatures(source: str) -> dict[str, Signature]:
     """Every kernel template of a shader text by name."""
     found = {}
-    for match in _KERNEL.finditer(source):
+    for match in re.finditer(_KERNEL, source):
         name = match.group("name")
         end = _closing_parenthesis(source, match.end())
         arguments: list[Buffer | Value] = []
@@ -154,7 +151,7 @@ def signature(shader: str, name: str) -> Signature:
 
 
 def _parameter(kernel: str, written: str) -> Buffer | Value | Index:
-    match = _PARAMETER.match(" ".join(written.split()))
+    match = re.match(_PARAMETER, " ".join(written.split()))
     if match is None:
         raise ShaderError(f"mpslinalg: kernel {kernel}: cannot read the parameter {written!r}")
     kind, name, attribute = match.group("type"), match.group("name"), match.group("attribute")

@@ -1,0 +1,123 @@
+"""Time on the GPU of each kernel in the cases of the benchmarks: docs/data/MACHINE-kernels.json.
+
+python docs/profile_kernels.py docs/data/h200-kernels.json [--seconds 60] [--dtype complex64]
+
+Needs a CUDA device; times are CUPTI's, of each launch, without what the host and the gaps between
+launches take. A call reads what the one before left in the caches.
+"""
+
+import argparse
+import datetime
+import itertools
+import json
+import shlex
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import mpslinalg as LA
+from mpslinalg import _doctor
+from mpslinalg._bench import DTYPES, FAMILIES, Case
+from mpslinalg._cost.recorded import families
+from mpslinalg._engines.gemm import _Gemm
+from mpslinalg._engines.program import record
+
+REPEATS = 3
+# Larger single matrices are thousands of launches of the same kinds.
+LARGEST = 2048
+
+
+def name_of(launcher: Any) -> str:
+    """`lu_simd` of a launcher that says `lu.metal: lu_simd<float, 32>`."""
+    if isinstance(launcher, _Gemm):
+        return "gemm"
+    return str(launcher._what).partition(": ")[2].partition("<")[0]
+
+
+def once(case: Case, inputs: tuple[torch.Tensor, ...]) -> dict[str, list[float]]:
+    """Microseconds of each launch of a call, by kernel."""
+    with record(inputs) as recording, profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        case.call(LA, inputs)
+        torch.cuda.synchronize()
+    names = [name_of(launcher) for launcher, *_ in recording.launched]
+    ours = iter([name for name in names if name != "gemm"])
+    found: dict[str, list[float]] = defaultdict(list)
+    kernels = [e for e in profiled.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    for event in sorted(kernels, key=lambda event: event.time_range.start):
+        if event.name == "mpsl_entry":
+            found[next(ours)].append(event.time_range.elapsed_us())
+        elif not event.name.startswith(("Memset", "Memcpy")):
+            found["gemm"].append(event.time_range.elapsed_us())
+    if next(ours, None) is not None or ("gemm" in found) != ("gemm" in names):
+        raise RuntimeError(f"{case}: the profiler saw other kernels than were launched")
+    return found
+
+
+def cell(case: Case) -> dict[str, Any]:
+    inputs = case.inputs(torch.device("cuda"))
+    with LA.use("kernels"):
+        case.call(LA, inputs)
+        torch.cuda.synchronize()
+        runs = [once(case, inputs) for _ in range(REPEATS)]
+    kernels = {
+        name: {
+            "launches": len(runs[0][name]),
+            "microseconds": median(sum(run[name]) for run in runs),
+        }
+        for name in runs[0]
+    }
+    return {
+        "op": case.operation.name,
+        "batch": case.batch,
+        "n": case.n,
+        "dtype": case.dtype_name,
+        "kernels": kernels,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path, metavar="MACHINE-kernels.json")
+    parser.add_argument("--seconds", type=float, default=60, help="stop after so many")
+    parser.add_argument("--dtype", choices=list(DTYPES), action="append")
+    options = parser.parse_args(arguments)
+    start = time.perf_counter()
+    dtypes = [DTYPES[name] for name in options.dtype or ("float32", "complex64")]
+    # One case of each family in turn, so that a run cut short has some of all; batches first.
+    by_family = [
+        sorted(
+            (case for case in family.cases([dtype], quick=False) if case.n <= LARGEST),
+            key=lambda case: case.batch == 1,
+        )
+        for dtype in dtypes
+        for family in (FAMILIES[name] for name in families())
+        if str(dtype).removeprefix("torch.") in family.dtypes
+    ]
+    turns = itertools.zip_longest(*by_family)
+    cells, left = [], 0
+    for case in (case for turn in turns for case in turn if case is not None):
+        if time.perf_counter() - start > options.seconds:
+            left += 1
+            continue
+        cells.append(cell(case))
+    content = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", *sys.argv]),
+        "environment": _doctor.environment(torch.device("cuda")),
+        "cells": cells,
+    }
+    options.file.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"{len(cells)} cases in {time.perf_counter() - start:.0f} s, {left} left out")
+
+
+if __name__ == "__main__":
+    main()

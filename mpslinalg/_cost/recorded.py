@@ -1,0 +1,60 @@
+"""The cases of a file that `python -m mpslinalg bench --json FILE` wrote."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mpslinalg._bench import DTYPES, FAMILIES, Case
+from mpslinalg._bench.cases import Operation
+from mpslinalg._cost import counts
+
+
+def families() -> list[str]:
+    """Those whose operations are counted."""
+    return [name for name, family in FAMILIES.items() if counts.counted(family.stream)]
+
+
+@functools.cache
+def _operations() -> dict[str, Operation]:
+    found = {}
+    for family in (FAMILIES[name] for name in families()):
+        extra = (operation for operation, *_ in family.extra)
+        for operation in (*family.operations, *extra, family.stream.operation):
+            found[_name(operation.name)] = operation
+    return found
+
+
+def _name(operation: str) -> str:
+    # It may say after a semicolon what torch's side ran.
+    return operation.partition(";")[0]
+
+
+def _case(cell: Mapping[str, Any]) -> Case | None:
+    operation = _operations().get(_name(cell["op"]))
+    if operation is None:
+        return None
+    return Case(operation, cell["batch"], cell["n"], DTYPES[cell["dtype"]])
+
+
+def measured(run: Mapping[str, Any]) -> Iterator[tuple[Case, float]]:
+    """Each case of the grid that the kernels passed, and its microseconds."""
+    for cell in run["cells"]:
+        case = _case(cell)
+        if case is not None and "kernels" in cell["microseconds"]:
+            yield case, cell["microseconds"]["kernels"]
+
+
+def streamed(run: Mapping[str, Any]) -> tuple[Case, float]:
+    """The memory-bound case, and its GB/s where calls follow each other without a wait."""
+    case = _case(run["stream"])
+    if case is None:
+        raise ValueError(f"mpslinalg: no operation {run['stream']['op']!r} in the benchmarks")
+    return case, run["stream"]["kernel_gbs"]
+
+
+def profiled(run: Mapping[str, Any]) -> Iterator[tuple[Case, dict[str, float]]]:
+    """Each case of a file of docs/profile_kernels.py, and the microseconds of each kernel."""
+    for cell in run["cells"]:
+        case = _case(cell)
+        if case is not None:
+            yield case, {name: of["microseconds"] for name, of in cell["kernels"].items()}
