@@ -13,6 +13,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -126,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cells = [first_call(name, options.device) for name in CASES]
     run = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": f"python docs/startup.py --device {options.device} --machine {options.machine}",
+        "command": shlex.join(["python", "docs/startup.py", *sys.argv[1:]]),
         "import": imports(),
         "cells": cells,
         "environment": _doctor.environment(options.device),

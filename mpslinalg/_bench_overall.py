@@ -29,6 +29,7 @@ def _of_all(families: Content, *, batched: bool) -> dict[str, float]:
     return {
         f"{name}: {cell}": speedup
         for name, family in families.items()
+        if not family.get("apart")
         for cell, speedup in speedups(family, batched=batched).items()
     }
 

@@ -15,9 +15,9 @@ from mpslinalg._simdgroups import whole
 # Rows of a window on the diagonal, by the bytes of a number: threadgroup memory holds two matrices
 # of so many.
 WINDOW = {4: 60, 8: 42, 16: 28}
-# What bounds the time of a launch: the sweeps inside a window, for each of its rows, and the entries
-# that a step of balancing reads.
-TURNS_A_ROW = 10
+# What bounds the time of a launch: the sweeps inside a window, for each of its rows, and the
+# entries that balancing reads.
+TURNS_A_ROW = 6
 ENTRIES = 2**22
 # From the shaders: passes of balancing, and the numbers of a matrix's state.
 BALANCING_PASSES = 16

@@ -316,7 +316,10 @@ def logspace(
     like = torch.empty(0, dtype=wanted, device=place)
     powers: Tensor = _elementwise_plan.logspace_op(like, start, end, steps, base)
     if out is not None:
-        return _out.write(powers, out)
+        # As in torch: any shape that holds as many will do, and no warning tells of another size.
+        if out.numel() != powers.numel():
+            out.resize_(powers.shape)
+        return out.copy_(powers.view(out.shape))
     return powers.requires_grad_() if requires_grad else powers
 
 

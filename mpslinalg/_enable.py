@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from collections.abc import Callable
@@ -116,8 +117,7 @@ def _type(device: str | torch.device, name: str) -> str:
 
 def _registered(part: Part) -> Library:
     # Imported late: `import mpslinalg` is to be quick.
-    from mpslinalg import _aten_elementwise as _aten_elementwise
-    from mpslinalg._aten import OPERATIONS
+    from mpslinalg._aten_elementwise import OPERATIONS
 
     key = _KEYS[part.device]
     library = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
@@ -127,12 +127,9 @@ def _registered(part: Part) -> Library:
         for name, operation in OPERATIONS.items():
             if part.comparisons != bool(operation.dtypes) or name in _TORCHS.get(key, ()):
                 continue
-            packet = getattr(torch.ops.aten, name)
-            for overload in (getattr(packet, o) for o in packet.overloads()):
-                if not torch._C._dispatch_has_kernel(overload.name()) or _composed(overload):
-                    continue
+            for overload in _overloads(name):
                 library.impl(  # type: ignore[no-untyped-call]
-                    overload,
+                    overload.op,
                     _implementation(operation, overload, key),
                     key,
                     with_keyset=True,
@@ -141,15 +138,30 @@ def _registered(part: Part) -> Library:
     return library
 
 
-def _composed(overload: Any) -> bool:
-    """Whether the operation is made of others, which autograd has to see."""
-    key = "CompositeImplicitAutograd"
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key))
+class Overload(NamedTuple):
+    op: Any
+    outs: list[str]
+    # Whether it begins with two tensors.
+    of_two: bool
 
 
-def _implementation(operation: Operation, overload: Any, key: str) -> Callable[..., Any]:
-    torchs = _torchs(overload, key)
-    names = [a.name for a in overload._schema.arguments if a.is_out]
+@functools.cache
+def _overloads(name: str) -> list[Overload]:
+    """Those with a kernel of their own: what is made of others autograd has to see."""
+    packet = getattr(torch.ops.aten, name)
+    found = []
+    for op in (getattr(packet, o) for o in packet.overloads()):
+        has, has_for = torch._C._dispatch_has_kernel, torch._C._dispatch_has_kernel_for_dispatch_key
+        if has(op.name()) and not has_for(op.name(), "CompositeImplicitAutograd"):
+            given = op._schema.arguments
+            of_two = [(str(a.type), a.is_out) for a in given[:2]] == [("Tensor", False)] * 2
+            found.append(Overload(op, [a.name for a in given if a.is_out], of_two))
+    return found
+
+
+def _implementation(operation: Operation, overload: Overload, key: str) -> Callable[..., Any]:
+    torchs = _torchs(overload.op, key)
+    names = overload.outs
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
         results = _results(operation, args, kwargs)
@@ -160,7 +172,7 @@ def _implementation(operation: Operation, overload: Any, key: str) -> Callable[.
         others = {name: value for name, value in kwargs.items() if name not in names}
         if operation.typed_by_out:
             others |= {"dtype": outs[0].dtype, "device": outs[0].device}
-        results = NotImplemented
+        results: Any = NotImplemented
         if all(operation.apart(out, *_tensors(args)) for out in outs):
             results = _results(operation, args, others)
         if isinstance(results, Tensor):
@@ -176,7 +188,7 @@ def _implementation(operation: Operation, overload: Any, key: str) -> Callable[.
     ours = run_to_out if names else run
     if operation.dtypes:
         ours = _for_dtypes(operation.dtypes, ours, torchs)
-    return _of_tensors(ours) if operation.route is None and _is_of_two(overload) else ours
+    return _of_tensors(ours) if operation.route is None and overload.of_two else ours
 
 
 def _for_dtypes(
@@ -188,12 +200,6 @@ def _for_dtypes(
         return torchs(keys, x, other, **kwargs)
 
     return run
-
-
-def _is_of_two(overload: Any) -> bool:
-    """Whether the first two arguments are tensors."""
-    first = overload._schema.arguments[:2]
-    return [(str(a.type), a.is_out) for a in first] == [("Tensor", False)] * 2
 
 
 def _of_tensors(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -225,11 +231,18 @@ def _torchs(overload: Any, key: str) -> Callable[..., Any]:
     try:
         call: Callable[..., Any] = get_kernel(overload, key).call_boxed
     except RuntimeError:
+        written = overload._schema.arguments[0]
+        in_place = written.is_write and not written.is_out
+
+        @functools.wraps(overload)
+        def replay(x: Any, *args: Any, **kwargs: Any) -> Any:
+            # What torch is shown has one number for all elements, where it must not write.
+            return overload(torch.zeros_like(x) if in_place else x, *args, **kwargs)
 
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
             outs = {k: v for k, v in kwargs.items() if isinstance(v, Tensor)}
             outs = {k: torch.empty(0, dtype=v.dtype) for k, v in outs.items()}
-            return _check.refuse(overload, *args, **{**kwargs, **outs})
+            return _check.refuse(replay, *args, **{**kwargs, **outs})
 
     return call
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _indexing_plan, _op, _out, _route
+from mpslinalg._shards import counted_by_parts, is_distributed, over_batches
 
 COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # Those of torch's take and put_.
@@ -156,6 +157,7 @@ def meet(a: Tensor, b: Tensor) -> bool:
     return begin < other_end and other_begin < end
 
 
+@over_batches
 def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Take elements of a tensor by their numbers in row-major order.
 
@@ -203,6 +205,7 @@ def puttable(input: Any, index: Any, source: Any, accumulate: Any) -> bool:
     )
 
 
+@over_batches
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Copy a tensor and put elements into it by their numbers in row-major order.
 
@@ -259,6 +262,8 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
     some log2(index.numel()) / 6 launches, in which a thread sums 64 entries, half precision and
     small integers in a wider type.
     """
+    if is_distributed(input, index, source):
+        return input.copy_(put(input, index, source, accumulate))
     if not _route.kernels_for_any_shape(input):
         return input.put_(_long(index), source, accumulate)
     _check.same_device("put_", self=input, index=index, source=source)
@@ -301,6 +306,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     threadgroups count in their own memory, runs of equal values at once, so that few different
     values cost nothing; beyond, values are sorted. Weights are summed as by `put_`.
     """
+    if is_distributed(input, weights):
+        return counted_by_parts(bincount, input, weights, minlength)
     if not _route.kernels_for_any_shape(input):
         result: Tensor = torch.bincount(input, weights, minlength)
         return result

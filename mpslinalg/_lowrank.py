@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _op, _qr, _route, _svd
+from mpslinalg._shards import over_batches
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
@@ -11,6 +12,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     return "matmul, then qr and svd of q columns"
 
 
+@over_batches
 def svd_lowrank(
     A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:

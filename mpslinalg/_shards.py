@@ -20,9 +20,22 @@ MATRICES = frozenset(
         *("ldl_factor", "ldl_factor_ex", "ldl_solve", "lstsq", "lu", "lu_factor", "lu_factor_ex"),
         *("lu_solve", "lu_unpack", "matrix_exp", "matrix_power", "matrix_rank", "matrix_sqrth"),
         *("ormqr", "pinv", "polar", "qr", "qr_pivoted", "slogdet", "solve", "solve_ex"),
-        *("solve_triangular", "svd", "svdvals"),
+        *("solve_triangular", "svd", "svdvals", "svd_lowrank"),
     )
 )
+# Functions of single elements.
+ELEMENTS = frozenset(
+    (
+        *("eq", "ne", "lt", "le", "gt", "ge", "frexp", "heaviside", "airy_ai", "log_ndtr", "ndtri"),
+        *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l"),
+        "legendre_polynomial_p",
+        *(f"{s}chebyshev_polynomial_{k}" for s in ("", "shifted_") for k in "tuvw"),
+    )
+)
+# Functions of which not every result is asked for; what is not has the shape (0,), and no batch.
+PARTIAL = frozenset(("lstsq", "lu", "lu_unpack", "qr"))
+# Functions that index the whole of a tensor, and their arguments of which a part will do.
+WHOLE = {"take": ("index",), "put": ()}
 # Dimensions behind the batch of those of their arguments that are no matrices.
 BEHIND_BATCH = {"pivots": 1, "LU_pivots": 1, "tau": 1, "atol": 0, "rtol": 0}
 # Where B may be a vector for each matrix, by torch's rule.
@@ -46,12 +59,8 @@ def by_batch(
     sharded, so are those of all and the results; a sharded dimension of matrices is gathered.
     """
     name = function.__name__
-    if torch.compiler.is_compiling() or name not in MATRICES:
-        return function(*args, **kwargs)
-    distributed = sys.modules.get("torch.distributed.tensor")
-    if distributed is None or not any(
-        isinstance(x, distributed.DTensor) for x in (*args, *kwargs.values())
-    ):
+    known = name in MATRICES or name in ELEMENTS or name in WHOLE
+    if not known or not is_distributed(*args, *kwargs.values()):
         return function(*args, **kwargs)
     given = inspect.signature(function).bind(*args, **kwargs)
     tensors: dict[str, Any] = {
@@ -75,7 +84,16 @@ def by_batch(
         raise
     if isinstance(result, Tensor):
         return _whole(result, layout)
-    return getattr(type(result), "_make", type(result))([_whole(x, layout) for x in result])
+    results = [_whole(x, layout, x.shape == (0,) and function.__name__ in PARTIAL) for x in result]
+    return getattr(type(result), "_make", type(result))(results)
+
+
+def is_distributed(*given: Any) -> bool:
+    """Whether one of the arguments is a DTensor that no graph is made of."""
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is None or torch.compiler.is_compiling():
+        return False
+    return any(isinstance(x, distributed.DTensor) for x in given)
 
 
 def over_batches(function: Callable[P, R]) -> Callable[P, R]:
@@ -87,6 +105,32 @@ def over_batches(function: Callable[P, R]) -> Callable[P, R]:
         return result
 
     return either
+
+
+def counted_by_parts(
+    local: Callable[..., Tensor], input: Any, weights: Any, minlength: int
+) -> Tensor:
+    """bincount of what each process holds: a DTensor of parts whose sum is wanted."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    tensors = {"input": input} if weights is None else {"input": input, "weights": weights}
+    mesh = _mesh("bincount", tensors)
+    placed = [(input.placements, input.shape)]
+    sharded = [_sharded(i, input.shape, placed) for i in range(mesh.ndim)]
+    layout = _Layout(mesh, input.shape, sharded)
+    parts = {key: _part(x.detach(), x.shape, layout) for key, x in tensors.items()}
+    values = parts["input"]
+    bins = values.new_zeros((), dtype=torch.int64)
+    if values.numel() > 0:
+        bins = (values.max() + 1).long()
+    placements: list[Any] = []
+    for i, dim in enumerate(sharded):
+        placements.append(Replicate() if dim is None else Partial())
+        if dim is not None:
+            # All count as many bins as the one with the largest value.
+            torch.distributed.all_reduce(bins, torch.distributed.ReduceOp.MAX, mesh.get_group(i))
+    counts = local(values, parts.get("weights"), max(int(bins), minlength))
+    return DTensor.from_local(counts, mesh, placements, run_check=False)
 
 
 def _mesh(name: str, tensors: dict[str, Any]) -> Any:
@@ -105,6 +149,10 @@ def _mesh(name: str, tensors: dict[str, Any]) -> Any:
 
 def _behind(function: str, name: str, tensors: dict[str, Any]) -> int:
     """Dimensions of an argument behind its batch."""
+    if function in ELEMENTS:
+        return 0
+    if function in WHOLE:
+        return 0 if name in WHOLE[function] else int(tensors[name].dim())
     if name == "B" and function in VECTORS:
         A, B = tensors["A"], tensors["B"]
         return 1 if B.dim() == 1 or B.shape == A.shape[:-1] else 2
@@ -142,13 +190,11 @@ def _part(x: Any, own: torch.Size, layout: _Layout) -> Tensor:
     return part
 
 
-def _whole(part: Tensor, layout: _Layout) -> Tensor:
-    """The result of which this process has computed a part."""
+def _whole(part: Tensor, layout: _Layout, whole: bool = False) -> Tensor:
+    """The result of which this process has computed a part, or the whole."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     rank = len(layout.batch)
-    # What was not asked for, of shape (0,), has no batch.
-    whole = part.dim() == 1 and part.numel() == 0
     placements = [Replicate() if d is None or whole else Shard(d) for d in layout.sharded]
     shape = part.shape if whole else torch.Size((*layout.batch, *part.shape[rank:]))
     stride = [1] * len(shape)

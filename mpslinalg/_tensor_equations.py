@@ -50,7 +50,7 @@ def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
     X, info = _inverse.inv_ex(A.reshape(size, size))
     _check.errors(info, "inv", is_matrix=True)
     X = X.reshape(A.shape[ind:] + A.shape[:ind])
-    return X if out is None else _out.write(X, out)
+    return X if out is None else _out.write(X.contiguous(), out)
 
 
 def tensorsolve(
@@ -85,7 +85,7 @@ def tensorsolve(
     moved = A if dims is None else A.movedim(tuple(dims), tuple(range(-len(dims), 0)))
     shape = moved.shape[B.dim() :]
     X = _solve.solve(moved.reshape(B.numel(), B.numel()), B.flatten()).reshape(shape)
-    return X if out is None else _out.write(X, out)
+    return X if out is None else _out.write(X.contiguous(), out)
 
 
 def _accepts(A: Tensor, B: Any, dims: Any, out: Any) -> bool:

@@ -9,7 +9,8 @@ from torch import Tensor
 from mpslinalg import _check
 
 # Dimensions behind the batch of the first argument of an op. With its batch all arguments and
-# results begin. Those without a rule index the whole of a tensor, or make one.
+# results begin. Without a rule are bincount, whose result has a length that values decide, and
+# logspace, which has no argument to shard.
 BEHIND_BATCH = {
     **dict.fromkeys(("cholesky", "cholesky_inverse", "cholesky_solve", "det", "eig", "eigh"), 2),
     **dict.fromkeys(("geqrf", "gels", "householder_product", "inv", "ldl_factor", "ldl_solve"), 2),
@@ -47,9 +48,10 @@ def register() -> None:
 
     _check.distributed = (DTensor,)
     rules = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
-    for name, behind in BEHIND_BATCH.items():
-        op = getattr(torch.ops.mpslinalg, name).default
-        register_sharding(op)(_Rule(op, behind))
+    ops = {name: getattr(torch.ops.mpslinalg, name).default for name in (*BEHIND_BATCH, *INDEXING)}
+    for name, op in ops.items():
+        rule = INDEXING[name] if name in INDEXING else _Rule(op, BEHIND_BATCH[name])
+        register_sharding(op)(rule)
         # Results are remembered by the arguments from the first int on. There may be none, and
         # shapes depend on flags and modes too.
         rules[op] = replace(rules[op], static_argnum=0)
@@ -76,6 +78,36 @@ class _Rule:
             into = [placement if tensor else None for tensor in given]
             rules.append(([placement if x else Replicate() for x in batched], into))
         return rules
+
+
+def _take(input: Any, index: Any, sides: int, index_sides: int) -> list[Any]:
+    """Each part of the index takes from the whole tensor, or from its own one of a batch."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    batch = len(input.tensor_meta.shape) - sides
+    rules: list[Any] = [([Replicate()], [Replicate(), Replicate(), None, None])]
+    for dim in range(len(index.tensor_meta.shape)):
+        whole = Shard(dim) if dim < batch else Replicate()
+        rules.append(([Shard(dim)], [whole, Shard(dim), None, None]))
+    return rules
+
+
+def _put(
+    input: Any, index: Any, source: Any, accumulate: bool, sides: int, index_sides: int
+) -> list[Any]:
+    """All into the whole tensor, or into its own one of a batch."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    batch = len(input.tensor_meta.shape) - sides
+    rules = []
+    for placement in (Replicate(), *map(Shard, range(batch))):
+        kept = Replicate() if accumulate else placement
+        rules.append(([placement, kept], [*[placement] * 3, None, None, None]))
+    return rules
+
+
+# Rules of their own.
+INDEXING = {"take": _take, "put": _put}
 
 
 def _is_tensor(spec: Any) -> bool:

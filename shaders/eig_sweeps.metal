@@ -255,6 +255,18 @@ template <typename T, int W>
   }
 }
 
+template <typename T> inline void store_turn(threadgroup T* to, Turn<T> turn) {
+  to[0] = turn.tau;
+  to[1] = turn.v1;
+  to[2] = turn.v2;
+  to[3] = from_real<T>(turn.beta);
+}
+
+template <typename T> inline Turn<T> load_turn(threadgroup const T* from) {
+  const Turn<T> turn = {from[0], from[1], from[2], real_part(from[3])};
+  return turn;
+}
+
 // Entries that lie `step` apart, times a reflection of three or two rows.
 template <typename T>
 inline void turn_in_place(threadgroup T* a, uint step, bool three, T tau, T v1, T v2) {
@@ -286,7 +298,7 @@ template <typename T, int W>
   constexpr uint STEPS = steps_of_window<T, W>();
   THREADGROUP_ARRAY(T, h, (W * (W + 1)));
   THREADGROUP_ARRAY(T, u, (W * (W + 1)));
-  THREADGROUP_ARRAY(Turn<T>, turns, BULGES);
+  THREADGROUP_ARRAY(T, turns, (4 * BULGES));
   device const int* state = state_all + matrix * STATE;
   const uint bottom = uint(max(state[0], 1)) - 1;
   const uint top = uint(state[2]);
@@ -325,7 +337,7 @@ template <typename T, int W>
         bulge.x[1] = x[1];
         if (three) bulge.x[2] = x[2];
       }
-      turns[tid] = turn_of(bulge);
+      store_turn<T>(turns + 4 * tid, turn_of(bulge));
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint item = tid; item < bulges * uint(W); item += threads) {
@@ -336,7 +348,7 @@ template <typename T, int W>
         const bool three = ROWS == 3 && k + 1 < bottom;
         const uint row = k - first;
         threadgroup T* a = h + j * STRIDE + row;
-        const Turn<T> turn = turns[b];
+        const Turn<T> turn = load_turn<T>(turns + 4 * b);
         if (j >= row) {
           turn_in_place<T>(a, 1, three, conj(turn.tau), conj(turn.v1), conj(turn.v2));
         } else if (j + 1 == row && k > top) {
@@ -356,7 +368,7 @@ template <typename T, int W>
         const uint k = top + t - ROWS * b;
         const bool three = ROWS == 3 && k + 1 < bottom;
         const uint column = k - first;
-        const Turn<T> turn = turns[b];
+        const Turn<T> turn = load_turn<T>(turns + 4 * b);
         if (!of_h || i <= column + ROWS) {
           threadgroup T* a = (of_h ? h : u) + column * STRIDE + i;
           turn_in_place<T>(a, STRIDE, three, turn.tau, turn.v1, turn.v2);

@@ -47,6 +47,10 @@ SHARDED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "lstsq": lambda A, S, B: LA.lstsq(B, B, driver="gelsy").solution,
     "svd": lambda A, S, B: LA.svd(A),
     "svdvals": lambda A, S, B: LA.svdvals(B),
+    "svd_lowrank": lambda A, S, B: LA.svd_lowrank(B, COLUMNS)[1],
+    "frexp": lambda A, S, B: LA.frexp(A),
+    "heaviside": lambda A, S, B: LA.heaviside(A, S),
+    "hermite_polynomial_h": lambda A, S, B: LA.special.hermite_polynomial_h(A, 3),
     "polar": lambda A, S, B: LA.polar(B),
     "pinv": lambda A, S, B: LA.pinv(B, rtol=S[..., 0, 0].detach() * 0),
     "matrix_power": lambda A, S, B: LA.matrix_power(A, 3),
@@ -62,6 +66,12 @@ SHARDED: dict[str, Callable[[Any, Any, Any], Any]] = {
     ),
 }
 
+# The same, without a derivative.
+COUNTS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "lt": lambda A, S, B: LA.lt(A, S),
+    "eq": lambda A, S, B: LA.eq(A, 1),
+}
+
 # The ops themselves, after `register`. Modes and flags that change shapes come one after the other.
 OPS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "inv": lambda A, S, B: ops.inv(A),
@@ -72,8 +82,15 @@ OPS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "eigvalsh": lambda A, S, B: ops.eigh(S, True, False),
     "eigh": lambda A, S, B: ops.eigh(S, True, True),
     "frexp": lambda A, S, B: ops.frexp(A),
+    "take": lambda A, S, B: ops.take(B, (B > 0).long(), 2, 2),
+    "put": lambda A, S, B: ops.put(B, (B > 0).long(), B, False, 2, 2),
     "lu_unpack": lambda A, S, B: ops.lu_unpack(*ops.lu_factor(A, True)[:2], True, False),
 }
+
+
+def numbers() -> tuple[Tensor, Tensor]:
+    """An index into A, of which the last process has the largest, and what to put there."""
+    return torch.tensor([0, 3, 3, -1, 40]), testing.random((5,), torch.float64, 2)
 
 
 def tensors(result: Any) -> tuple[Any, ...]:
@@ -160,6 +177,26 @@ def main(rank: int, processes: int, rendezvous: str, file: str) -> None:
         found["sums"] = observed(LA.inv, (halves,), False)
         found["replicated"] = observed(LA.inv, (everywhere[0],), True)
         found["rows sharded"] = observed(LA.inv, (placed(A, Shard(1)),), True)
+        for name, call in COUNTS.items():
+            found[name] = observed(call, sharded, False)
+        whole_index, whole_values = numbers()
+        index, values = placed(whole_index, Shard(0)), placed(whole_values, Shard(0))
+        found["take"] = observed(lambda A: LA.take(A, index), (everywhere[0],), True)
+        found["take of parts"] = observed(lambda A: LA.take(A, index), (sharded[0],), True)
+        found["put"] = observed(
+            lambda A, x: LA.put(A, index, x, accumulate=True), (sharded[0], values), True
+        )
+        target = placed(A.clone(), Shard(0))
+        found["put_"] = observed(lambda A, x: LA.put_(A, index, x), (target, values), False)
+        count = index.abs()
+        found["bincount"] = observed(LA.bincount, (count,), False)
+        found["bincount with weights"] = observed(
+            lambda x: LA.bincount(count, x, minlength=50), (values,), False
+        )
+        found["bincount everywhere"] = observed(
+            LA.bincount, (placed(whole_index.abs(), Replicate()),), False
+        )
+        found["one number"] = observed(LA.inv_ex, (placed(A[:1], Shard(0)),), False)
         found["fewer than processes"] = observed(LA.inv, (placed(A[:1], Shard(0)),), True)
 
         singular = A.clone()

@@ -1,6 +1,5 @@
 """Every public function with small, well-conditioned calls of it, and what a function has not."""
 
-import inspect
 import math
 from collections.abc import Callable
 from types import FunctionType
@@ -63,6 +62,9 @@ class Case(NamedTuple):
         """The call of the function itself."""
         return self.call(named(self.public), *args)
 
+    def outputs(self, *args: Tensor) -> tuple[Tensor, ...]:
+        return flat(self.function(*args))
+
     def tensors(self, dtype: torch.dtype, device: str, grad: bool = False) -> tuple[Tensor, ...]:
         """Random matrices with a diagonal that keeps pivots, and the choice of them, apart."""
         torch.manual_seed(0)
@@ -79,6 +81,10 @@ class Case(NamedTuple):
                 A = A.round() if dtype.is_signed else A.abs().round()
             made.append(on(device, A.to(dtype)).requires_grad_(grad))
         return tuple(made)
+
+
+def flat(result: Any) -> tuple[Tensor, ...]:
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
 def named(name: str) -> Callable[..., Any]:
@@ -226,7 +232,6 @@ def rule_inputs(tokens: int) -> tuple[tuple[int, ...], ...]:
     return keys, keys, values, gates, gates, (1, 2, 3, 2)
 
 
-
 CASES = [
     Case("eig", eig, ((3, 3),)),
     Case("eig-batch", eig, ((2, 3, 3),)),
@@ -312,11 +317,12 @@ CASES = [
     Case("vander", options(N=3), ((3,),), (*INTEGERS, *LINEAR)),
     Case("tensorinv", options(1), ((4, 2, 2),)),
     Case("tensorsolve", plain, ((2, 2, 4), (2, 2))),
-    Case("take", lambda f, A: f(A, TAKEN(A)), ((2, 2),), STORED),
-    Case("put", lambda f, A, B: f(A, WRITTEN(A), B), ((2, 2), (4,)), STORED),
+    Case("take", lambda f, A: f(A.mT, TAKEN(A)), ((2, 2),), STORED),
+    Case("put", lambda f, A, B: f(A.mT, WRITTEN(A), B), ((2, 2), (4,)), STORED),
     Case("put-accumulate", lambda f, A, B: f(A, WRITTEN(A), B, True), ((2, 2), (4,)), STORED),
-    Case("put_", lambda f, A, B: f(A.clone(), WRITTEN(A), B), ((2, 2), (4,)), STORED),
+    Case("put_", lambda f, A, B: f(A.clone().mT, WRITTEN(A), B), ((2, 2), (4,)), STORED),
     Case("bincount", options(None, 9), (NUMBERS,), INTEGERS),
+    Case("bincount-weights", lambda f, x: f(x, x.float()), (NUMBERS,), INTEGERS),
     Case("frexp", plain, (NUMBERS + 0.3,), FLOATING),
     Case("heaviside", heaviside, (NUMBERS[:4],), REALS),
     Case("logspace", logspace, (NUMBERS,), (*INTEGERS, *UNSIGNED, *FLOATING)),
@@ -342,3 +348,25 @@ CASES = [
     Case("gated_delta.chunk_gated_delta_rule", rule(16), rule_inputs(18), FLOATING),
     Case("gated_delta.recurrent_gated_delta_rule", rule(), rule_inputs(4), FLOATING),
 ]
+
+NO_DERIVATIVE = {
+    "matrix_rank": "an integer",
+    "bincount": "it counts, and weights have none in torch either",
+    "logspace": "its arguments are numbers",
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "true or false"),
+    **dict.fromkeys(("ldl_factor", "ldl_factor_ex", "geqrf"), "nor has torch's"),
+}
+EXCEPTIONS = {
+    (function, aspect): reason
+    for function, reason in NO_DERIVATIVE.items()
+    for aspect in ("backward", "second", "forward mode")
+} | {
+    ("bincount", "vmap"): "the number of bins depends on the values",
+}
+# What a function has, but not in every way.
+EXCEPT_THAT = {
+    ("put_", "vmap"): "but not into a tensor without the batch dimension: nor does torch's",
+    ("bincount", "compile"): (
+        "with torch._dynamo.config.capture_dynamic_output_shape_ops, as torch's needs too"
+    ),
+}

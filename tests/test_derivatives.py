@@ -1,6 +1,8 @@
-"""Derivatives of the LU family through the kernels, in float64 and complex128."""
+"""Derivatives through torch.func and compilers, at singular matrices, against SciPy's.
 
-import math
+test_conformance.py has those of every function.
+"""
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +16,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import mpslinalg as LA
 from mpslinalg._triangular import solve_operator
+from tests import surface
+from tests.surface import Case
 
 # torch's own forward mode and compiler do what they warn of.
 pytestmark = [
@@ -34,289 +38,38 @@ def _through_kernels(device: str) -> Any:
         yield
 
 
-class Case(NamedTuple):
-    name: str
-    function: Callable[..., Any]
-    shapes: tuple[tuple[int, ...], ...]
-
-
-def pivots(LU: Tensor) -> Tensor:
-    """Pivots that swap: row i with the last one."""
-    *batch, m, n = LU.shape
-    return torch.full((*batch, min(m, n)), m, dtype=torch.int32, device=LU.device)
-
-
-def lu_solve(left: bool, adjoint: bool) -> Callable[..., Any]:
-    return lambda LU, B: LA.lu_solve(LU, pivots(LU), B, left=left, adjoint=adjoint)
-
-
-def triangular(upper: bool, unit: bool, trans: int) -> Callable[..., Any]:
-    return lambda A, B: solve_operator(A, B, upper, unit, trans)
-
-
-def solve_triangular(upper: bool, left: bool, unit: bool) -> Callable[..., Any]:
-    return lambda A, B: LA.solve_triangular(A, B, upper=upper, left=left, unitriangular=unit)
-
-
-def definite(A: Tensor) -> Tensor:
-    """A hermitian matrix with the diagonal of A, real: Cholesky reads one triangle of it."""
-    return (A + A.mH) / 2 + 2 * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-
-
-def ldl_solve(hermitian: bool) -> Callable[..., Any]:
-    """Differentiable in B only: the factors are constants, with a 2 x 2 block and an exchange."""
-
-    def function(B: Tensor) -> Any:
-        LD = torch.tensor([[3.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 4.0, 0.5]]).to(B)
-        if LD.is_complex():
-            LD = LD * (1 + 0.5j)
-        LD = LD.expand(*B.shape[:-2], 3, 3)
-        swaps = torch.tensor([1, -3, -3], dtype=torch.int32, device=B.device)
-        return LA.ldl_solve(LD, swaps.expand(LD.shape[:-1]), B, hermitian=hermitian)
-
-    return function
-
-
-def lstsq(driver: str) -> Callable[..., Any]:
-    return lambda A, B: LA.lstsq(A, B, driver=driver).solution
-
-
-def deficient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a matrix of rank 2, whatever L and R are."""
-    return lambda L, R, *B: function(L @ R, *B)
-
-
-def norms(A: Tensor) -> tuple[Tensor, ...]:
-    orders: tuple[Any, ...] = ("fro", "nuc", -math.inf)
-    return tuple(LA.matrix_norm(A, ord, (-1, -2)) for ord in orders)
-
-
-def svd_projections(A: Tensor) -> tuple[Tensor, ...]:
-    """What does not depend on the phases of singular vectors."""
-    U, S, Vh = LA.svd(A)
-    k = S.shape[-1]
-    U, Vh = U.narrow(-1, 0, k), Vh.narrow(-2, 0, k)
-    weights = torch.arange(1, 1 + S.shape[-1], device=A.device)
-    return S, (U * weights) @ U.mH, (Vh.mH * weights) @ Vh, (U * weights) @ Vh
-
-
-def eigh(UPLO: str) -> Callable[..., Any]:
-    """Eigenvalues and projectors on eigenvectors, which no sign or phase changes."""
-
-    def function(A: Tensor) -> tuple[Tensor, Tensor]:
-        L, V = LA.eigh(definite(A), UPLO)
-        return L, V[..., :, None, :] * V[..., None, :, :].conj()
-
-    return function
-
-
-def eig(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Real and imaginary parts of eigenvalues and of projectors on eigenvectors."""
-    L, V = LA.eig(A)
-    projectors = V[..., :, None, :] * V[..., None, :, :].conj()
-    return torch.view_as_real(L), torch.view_as_real(projectors)
-
-
+# The others are compositions of torch's own operations, or element by element; svd_lowrank draws
+# random numbers, which torch.func.jacfwd refuses.
 CASES = [
-    Case("eig", eig, ((3, 3),)),
-    Case("eig_batch", eig, ((2, 3, 3),)),
-    Case("eigvals", lambda A: torch.view_as_real(LA.eigvals(A)), ((2, 3, 3),)),
-    Case("eigh", eigh("L"), ((3, 3),)),
-    Case("eigh_upper", eigh("U"), ((2, 3, 3),)),
-    Case("eigvalsh", lambda A: LA.eigvalsh(definite(A)), ((2, 3, 3),)),
-    Case("cholesky", lambda A: LA.cholesky(definite(A)), ((3, 3),)),
-    Case("cholesky_upper", lambda A: LA.cholesky_ex(definite(A), upper=True).L, ((2, 3, 3),)),
-    Case("cholesky_solve", lambda L, B: LA.cholesky_solve(B, L), ((3, 3), (3, 2))),
-    Case("cholesky_solve_upper", lambda L, B: LA.cholesky_solve(B, L, True), ((3, 3), (2, 3, 1))),
-    Case("cholesky_inverse", LA.cholesky_inverse, ((3, 3),)),
-    Case("cholesky_inverse_upper", lambda L: LA.cholesky_inverse(L, True), ((2, 2, 2),)),
-    Case("lu_factor", lambda A: LA.lu_factor(A).LU, ((3, 3),)),
-    Case("lu_factor_tall", lambda A: LA.lu_factor(A).LU, ((4, 2),)),
-    Case("lu_factor_wide", lambda A: LA.lu_factor_ex(A).LU, ((2, 4),)),
-    Case("lu_factor_no_pivot", lambda A: LA.lu_factor(A, pivot=False).LU, ((3, 3),)),
-    Case("lu", lambda A: LA.lu(A)[1:], ((2, 3, 3),)),
-    Case("lu_no_pivot", lambda A: LA.lu(A, pivot=False)[1:], ((2, 3),)),
-    Case("lu_unpack_tall", lambda LU: LA.lu_unpack(LU, pivots(LU))[1:], ((4, 3),)),
-    Case("lu_unpack_wide", lambda LU: LA.lu_unpack(LU, pivots(LU))[1:], ((3, 4),)),
-    Case("lu_solve", lu_solve(True, False), ((3, 3), (3, 2))),
-    Case("lu_solve_adjoint", lu_solve(True, True), ((3, 3), (2, 3, 1))),
-    Case("lu_solve_right", lu_solve(False, False), ((3, 3), (2, 3))),
-    Case("lu_solve_right_adjoint", lu_solve(False, True), ((3, 3), (2, 3))),
-    Case("solve", LA.solve, ((3, 3), (3, 2))),
-    Case("solve_broadcast", lambda A, B: LA.solve_ex(A, B).result, ((2, 1, 2, 2), (2, 2, 1))),
-    Case("solve_vector", LA.solve, ((2, 3, 3), (2, 3))),
-    Case("solve_right", lambda A, B: LA.solve(A, B, left=False), ((3, 3), (2, 3))),
-    Case("inv", LA.inv, ((3, 3),)),
-    Case("inv_ex", lambda A: LA.inv_ex(A).inverse, ((2, 2, 2),)),
-    Case("det", LA.det, ((2, 3, 3),)),
-    Case("slogdet", lambda A: tuple(LA.slogdet(A)), ((2, 3, 3),)),
-    Case("ldl_solve", ldl_solve(False), ((3, 2),)),
-    Case("ldl_solve_hermitian", ldl_solve(True), ((2, 3, 2),)),
-    Case("householder_product", LA.householder_product, ((4, 3), (3,))),
-    Case("ormqr", lambda A, t, C: LA.ormqr(A, t, C, False, True), ((3, 3), (3,), (2, 3))),
-    Case("lstsq", lambda A, B: LA.lstsq(A, B, driver="gels")[:2], ((2, 4, 3), (2, 4, 2))),
-    Case("lstsq_wide", lambda A, B: LA.lstsq(A, B, driver="gels").solution, ((2, 4), (2,))),
-    Case("gelsy", lstsq("gelsy"), ((2, 4, 3), (2, 4, 2))),
-    Case("gelsy_wide", lstsq("gelsy"), ((2, 4), (2,))),
-    Case("gelsy_deficient", deficient(lstsq("gelsy")), ((4, 2), (2, 3), (4, 2))),
-    Case("gelsd", lambda A, B: LA.lstsq(A, B, driver="gelsd")[:2], ((2, 4, 3), (2, 4, 2))),
-    Case("gelss_deficient", deficient(lstsq("gelss")), ((4, 2), (2, 3), (4, 2))),
-    Case("pinv", LA.pinv, ((2, 4, 3),)),
-    Case("pinv_deficient", deficient(LA.pinv), ((3, 2), (2, 4))),
-    Case("pinv_hermitian", lambda A: LA.pinv(definite(A), hermitian=True), ((3, 3),)),
-    Case("matrix_norm", norms, ((2, 2, 3),)),
-    Case("cond", lambda A: (LA.cond(A), LA.cond(A, "nuc")), ((2, 2, 2),)),
-    Case("cond_of_inverse", lambda A: LA.cond(A, "fro"), ((3, 3),)),
-    Case("polar", LA.polar, ((3, 3),)),
-    Case("polar_tall", LA.polar, ((2, 4, 3),)),
-    Case("matrix_sqrth", lambda A: LA.matrix_sqrth(definite(A)), ((2, 3, 3),)),
-    Case("qr", LA.qr, ((3, 3),)),
-    Case("qr_tall", LA.qr, ((2, 4, 3),)),
-    Case("qr_wide", lambda A: LA.qr(A, mode="complete"), ((2, 4),)),
-    Case("qr_pivoted", lambda A: LA.qr_pivoted(A)[:2], ((2, 4, 3),)),
-    Case("qr_pivoted_wide", lambda A: LA.qr_pivoted(A, "complete")[:2], ((2, 4),)),
-    Case("svd", svd_projections, ((3, 3),)),
-    Case("svd_tall", svd_projections, ((2, 4, 3),)),
-    Case("svd_wide", svd_projections, ((2, 4),)),
-    Case("svdvals", LA.svdvals, ((2, 3, 4),)),
-    Case("triangular_lower", triangular(False, False, 0), ((3, 3), (3, 2))),
-    Case("triangular_unit_transpose", triangular(False, True, 1), ((3, 3), (3, 2))),
-    Case("triangular_upper_adjoint", triangular(True, False, 2), ((3, 3), (3, 2))),
-    Case("triangular_upper_unit", triangular(True, True, 0), ((2, 3, 3), (2, 3, 1))),
-    Case("solve_triangular", solve_triangular(True, True, False), ((2, 1, 3, 3), (2, 3, 2))),
-    Case("solve_triangular_right", solve_triangular(False, False, True), ((3, 3), (2, 2, 3))),
-]
-# Every public function; torch.compile takes a second for each.
-COMPILED = [
     case
-    for case in CASES
-    if case.name
-    in {
-        "cholesky",
-        "cholesky_upper",
-        "cholesky_solve_upper",
-        "cholesky_inverse",
-        "eig",
-        "eig_batch",
-        "eigvals",
-        "eigh",
-        "eigh_upper",
-        "eigvalsh",
-        "householder_product",
-        "lstsq",
-        "gelsy",
-        "gelsd",
-        "pinv",
-        "matrix_norm",
-        "cond",
-        "polar_tall",
-        "matrix_sqrth",
-        "ormqr",
-        "qr_pivoted",
-        "qr_tall",
-        "qr_wide",
-        "lu_factor",
-        "lu_factor_wide",
-        "lu_no_pivot",
-        "lu_unpack_tall",
-        "lu_solve_right_adjoint",
-        "solve_broadcast",
-        "svd_tall",
-        "svdvals",
-        "solve_vector",
-        "solve_right",
-        "inv",
-        "inv_ex",
-        "det",
-        "slogdet",
-        "solve_triangular",
-        "solve_triangular_right",
-        "ldl_solve_hermitian",
-        "triangular_upper_unit",
-    }
+    for case in surface.CASES
+    if case.dtypes == surface.LINEAR and case.public not in {"svd_lowrank", *surface.NO_DERIVATIVE}
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["real", "complex"])
-
-
-def inputs(case: Case, dtype: torch.dtype, device: str, grad: bool = True) -> tuple[Tensor, ...]:
-    """Random matrices with a diagonal that keeps pivots, and the choice of them, apart."""
-    made = []
-    for position, shape in enumerate(case.shapes):
-        A = torch.randn(shape, dtype=dtype)
-        if position == 0:
-            A.diagonal(dim1=-2, dim2=-1).add_(torch.arange(2, 2 + min(shape[-2:])))
-        made.append(A.to(device).requires_grad_(grad))
-    return tuple(made)
-
-
-def results(case: Case, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    out = case.function(*args)
-    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
 def close(got: Any, expected: Any) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
 
-@each_dtype
-@each_case
-def test_first_derivatives(case: Case, dtype: torch.dtype, device: str) -> None:
-    args = inputs(case, dtype, device)
-    assert gradcheck(
-        case.function,
-        args,
-        check_forward_ad=True,
-        check_batched_grad=True,
-        fast_mode=dtype.is_complex,
-    )
-
-
-@each_dtype
-@each_case
-def test_second_derivatives(case: Case, dtype: torch.dtype, device: str) -> None:
-    args = inputs(case, dtype, device)
-    assert gradgradcheck(case.function, args, fast_mode=True, check_fwd_over_rev=True)
-
-
-@each_dtype
-@each_case
-def test_vmap_equals_a_loop(case: Case, dtype: torch.dtype, device: str) -> None:
-    for batched in {(True, True)[: len(case.shapes)], (False, True), (True, False)}:
-        if len(batched) != len(case.shapes):
-            continue
-        once = inputs(case, dtype, device, grad=False)
-        args = tuple(
-            torch.stack([x, 2 * x, x + 1], -1) if b else x
-            for x, b in zip(once, batched, strict=True)
-        )
-        dims = tuple(-1 if b else None for b in batched)
-        got = torch.vmap(lambda *a: results(case, a), in_dims=dims)(*args)
-        for i in range(3):
-            one = (x[..., i] if b else x for x, b in zip(args, batched, strict=True))
-            close(tuple(r[i] for r in got), results(case, tuple(one)))
-
-
 @each_case
 def test_jacobians(case: Case, device: str) -> None:
-    args = inputs(case, torch.float64, device)
+    args = case.tensors(torch.float64, device, grad=True)
     every = tuple(range(len(args)))
 
-    def function(*a: Tensor) -> tuple[Tensor, ...]:
-        return results(case, a)
-
-    expected = torch.autograd.functional.jacobian(function, args)  # type: ignore[no-untyped-call]
-    close(torch.func.jacrev(function, every)(*args), expected)
-    close(torch.func.jacfwd(function, every)(*args), expected)
+    expected = torch.autograd.functional.jacobian(case.outputs, args)  # type: ignore[no-untyped-call]
+    close(torch.func.jacrev(case.outputs, every)(*args), expected)
+    close(torch.func.jacfwd(case.outputs, every)(*args), expected)
 
 
 @each_case
 def test_hessian(case: Case, device: str) -> None:
     """Forward over reverse, and reverse under vmap, both inside torch.func."""
-    args = inputs(case, torch.float64, device, grad=False)
+    args = case.tensors(torch.float64, device)
 
     def loss(A: Tensor) -> Tensor:
-        return torch.stack([r.square().sum() for r in results(case, (A, *args[1:]))]).sum()
+        return torch.stack([r.square().sum() for r in case.outputs(A, *args[1:])]).sum()
 
     forward_reverse = torch.func.hessian(loss)(args[0])
     close(forward_reverse, torch.func.jacrev(torch.func.jacrev(loss))(args[0]))
@@ -324,17 +77,22 @@ def test_hessian(case: Case, device: str) -> None:
     close(per_sample[1], torch.func.grad(loss)(2 * args[0]))
 
 
-@pytest.mark.parametrize("case", COMPILED, ids=lambda c: c.name)
-def test_compile(case: Case, device: str) -> None:
-    dtype = torch.complex128 if len(case.name) % 2 else torch.float64
-    args = inputs(case, dtype, device)
-    torch._dynamo.reset()
-    compiled = torch.compile(case.function, fullgraph=True, backend="aot_eager")
-    got = results(case._replace(function=compiled), args)
-    expected = results(case, args)
-    close(got, expected)
-    weights = [torch.randn_like(r) for r in expected]
-    close(torch.autograd.grad(got, args, weights), torch.autograd.grad(expected, args, weights))
+@each_dtype
+@pytest.mark.parametrize(
+    ("upper", "unit", "trans"),
+    [(False, False, 0), (False, True, 1), (True, False, 2), (True, True, 0)],
+)
+def test_derivatives_of_operators(
+    upper: bool, unit: bool, trans: int, dtype: torch.dtype, device: str
+) -> None:
+    (case,) = (c for c in CASES if c.name == "solve")
+    args = case.tensors(dtype, device, grad=True)
+
+    def solve(A: Tensor, B: Tensor) -> Tensor:
+        return solve_operator(A, B, upper, unit, trans)
+
+    assert gradcheck(solve, args, check_forward_ad=True, check_batched_grad=True, fast_mode=True)
+    assert gradgradcheck(solve, args, check_fwd_over_rev=True, fast_mode=True)
 
 
 TRANSFORMS: list[tuple[str, str, Callable[..., Any]]] = [
@@ -359,12 +117,11 @@ TRANSFORMS: list[tuple[str, str, Callable[..., Any]]] = [
 def test_compile_of_torch_func(name: str, transform: Callable[..., Any], device: str) -> None:
     """Where torch.compile gives wrong derivatives without a word when it traces a Function."""
     (case,) = (c for c in CASES if c.name == name)
-    A, *others = inputs(
-        case._replace(shapes=((2, 3, 3), *case.shapes[1:])), DTYPES[0], device, False
-    )
+    case = case._replace(inputs=((2, 3, 3), *case.inputs[1:]))
+    A, *others = case.tensors(DTYPES[0], device)
 
     def loss(A: Tensor) -> Tensor:
-        return torch.stack([r.sin().sum() for r in results(case, (A, *others))]).sum()
+        return torch.stack([r.sin().sum() for r in case.outputs(A, *others)]).sum()
 
     transformed: Callable[[Tensor], Tensor] = transform(loss)
     expected = transformed(A)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mpslinalg as LA
-from mpslinalg._shards import MATRICES
+from mpslinalg._shards import ELEMENTS, MATRICES, WHOLE
 from tests import distributed_worker as worker
 
 PROCESSES = 2
@@ -98,6 +98,36 @@ def test_other_placements(found: list[dict[str, Any]]) -> None:
     fewer = [seen["fewer than processes"] for seen in found]
     agree("fewer", fewer[0], *alone(LA.inv, (A[:1],)), "0")
     assert [seen["results"][0]["local"][0] for seen in fewer] == [1, 0]
+    for seen in found:
+        agree("info", seen["one number"], LA.inv_ex(A[:1].detach()), [], "0")
+
+
+def test_comparisons_stay_where_they_are(found: list[dict[str, Any]]) -> None:
+    for name, call in worker.COUNTS.items():
+        agree(name, found[1][name], worker.tensors(call(*worker.inputs())), [], "0")
+        assert found[1][name]["collectives"] == 0
+
+
+def test_indexing(found: list[dict[str, Any]]) -> None:
+    seen = found[1]
+    A, _, _ = worker.inputs()
+    index, values = worker.numbers()
+    taken = alone(lambda A: LA.take(A, index), (A,))
+    agree("take", seen["take"], *taken, "0")
+    assert seen["take"]["collectives"] == 0
+    assert [x["placements"] for x in seen["take"]["gradients"]] == [["Partial"]]
+    agree("take of parts", seen["take of parts"], *taken, "0")
+    given = (A.detach(), values)
+    put = alone(lambda A, x: LA.put(A, index, x, accumulate=True), given)
+    agree("put", seen["put"], *put, "Replicate")
+    agree("put_", seen["put_"], (torch.put(A, index, values),), [], "0")
+    count = index.abs()
+    agree("bincount", seen["bincount"], (torch.bincount(count),), [], "Partial")
+    weighted = seen["bincount with weights"]
+    agree("weights", weighted, (torch.bincount(count, values.detach(), 50),), [], "Partial")
+    everywhere = seen["bincount everywhere"]
+    agree("bincount", everywhere, (torch.bincount(count),), [], "Replicate")
+    assert everywhere["collectives"] == 0
 
 
 def test_errors(found: list[dict[str, Any]]) -> None:
@@ -139,9 +169,33 @@ def test_ops_are_registered_when_asked_for(found: list[dict[str, Any]]) -> None:
 def test_every_op_has_a_rule() -> None:
     names = torch._C._dispatch_get_all_op_names()
     ours = {name.partition("::")[2] for name in names if name.startswith("mpslinalg::")}
-    whole = {"bincount", "logspace", "put", "take"}
-    assert ours - whole == LA.distributed.BEHIND_BATCH.keys()
+    rules = LA.distributed.BEHIND_BATCH.keys() | LA.distributed.INDEXING.keys()
+    # Of a length that values decide, and without an argument to shard.
+    assert ours - {"bincount", "logspace"} == rules
+
+
+# Public functions that take DTensors in another way than by their batches, or not at all.
+OTHERS = {
+    "bincount": "sums of the counts of each process",
+    "put_": "put, and a copy into what each process holds",
+    "logspace": "has no argument to shard",
+    **dict.fromkeys(("disable", "enable", "use", "which"), "take no tensors to compute with"),
+    **dict.fromkeys(("cross", "diagonal", "matmul", "multi_dot", "vander"), "torch's operations"),
+    **dict.fromkeys(("matrix_norm", "norm", "vecdot", "vector_norm"), "torch's operations"),
+    **dict.fromkeys(("tensorinv", "tensorsolve"), "inv and solve of torch's views"),
+}
 
 
 def test_functions_are_known() -> None:
-    assert all(callable(getattr(LA, name)) for name in MATRICES)
+    modules = (LA, LA.special)
+    public = {
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "").startswith("mpslinalg")
+        and not name.startswith("_")
+        and (module is LA or name in LA.special.__all__)
+    }
+    known = MATRICES | ELEMENTS | WHOLE.keys()
+    assert public == known | OTHERS.keys()
+    assert not known & OTHERS.keys()

@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import mpslinalg as LA
-from mpslinalg import _aten, _special_plan
+from mpslinalg import _aten_elementwise, _enable, _special_plan
 from mpslinalg._elementwise_plan import COMPARISONS
 from tests.inputs import on
-from tests.test_enable import doubled, launches, listed, make_dual, unpack_dual, warned
+from tests.opinfo import doubled, listed
+from tests.test_enable import make_dual, unpack_dual, warned
 from tests.test_errors import raised
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-__all__ = ["launches"]
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`torch.jit.script` is deprecated",
     "ignore:.*should not be instantiated:DeprecationWarning",
@@ -52,71 +52,91 @@ def samples(name: str, dtype: torch.dtype) -> list[Any]:
 
 
 def close(ours: Any, expected: Any) -> None:
+    tolerance = 1e3 * torch.finfo(torch.float32).eps
     for x, y in zip(listed(ours), listed(expected), strict=True):
-        tolerance = 1e3 * torch.finfo(x.dtype).eps if x.dtype.is_floating_point else 0.0
         torch.testing.assert_close(
             x, y, rtol=tolerance, atol=tolerance, check_dtype=False, equal_nan=True
         )
 
 
 def test_every_operation_is_tested() -> None:
-    names = {name for name, operation in _aten.OPERATIONS.items() if operation.route is None}
+    names = {
+        name for name, operation in _aten_elementwise.OPERATIONS.items() if operation.route is None
+    }
     assert names == set(FUNCTIONS)
 
 
 @pytest.mark.parametrize("aten", [name for name in FUNCTIONS if name not in IN_PLACE])
 def test_samples(aten: str, launches: dict[str, int]) -> None:
     name = FUNCTIONS[aten]
-    op = OPS[name].op
-    dtype = {"bincount": torch.int32}.get(name, torch.float32)
-    if name in COMPARISONS:
-        dtype = torch.uint8
+    op, compares = OPS[name].op, name in COMPARISONS
+    dtype = torch.uint8 if compares else {"bincount": torch.int32}.get(name, torch.float32)
+    cases = []
     for sample in samples(name, dtype):
         args = (sample.input, *sample.args)
         theirs = op(*args, **sample.kwargs)
         expected = theirs if name == "logspace" else op(*map(doubled, args), **sample.kwargs)
-        if name in COMPARISONS:
-            args = tuple(x.to(torch.uint16) if isinstance(x, Tensor) else x for x in args)
-        before = launches[aten]
-        with LA.enable("cpu"):
-            ours = op(*args, **sample.kwargs)
-        assert launches[aten] > before
-        assert type(ours) is type(theirs)
-        for x, y in zip(listed(ours), listed(theirs), strict=True):
-            assert (x.dtype, x.shape, x.stride()) == (y.dtype, y.shape, y.stride())
-        close(ours, expected)
+        cases.append((unsigned(args) if compares else args, sample.kwargs, theirs, expected))
+    with LA.enable("cpu"):
+        for args, kwargs, theirs, expected in cases:
+            before = launches[aten]
+            ours = op(*args, **kwargs)
+            assert launches[aten] > before
+            assert type(ours) is type(theirs)
+            for x, y in zip(listed(ours), listed(theirs), strict=True):
+                assert (x.dtype, x.shape, x.stride()) == (y.dtype, y.shape, y.stride())
+            close(ours, expected)
+
+
+def unsigned(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(x.to(torch.uint16) if isinstance(x, Tensor) else x for x in args)
 
 
 # bincount and put write to no out= that Python can name.
 @pytest.mark.parametrize("aten", [a for a in FUNCTIONS if a[-1] != "_" and a != "bincount"])
 def test_to_out(aten: str, launches: dict[str, int]) -> None:
     name = FUNCTIONS[aten]
-    op = OPS[name].op
-    sample = samples(name, torch.uint8 if name in COMPARISONS else torch.float32)[0]
+    op, compares = OPS[name].op, name in COMPARISONS
+    sample = samples(name, torch.uint8 if compares else torch.float32)[0]
     args = (sample.input, *sample.args)
     result = listed(op(*args, **sample.kwargs))
-    ours_args = args
-    if name in COMPARISONS:
-        ours_args = tuple(x.to(torch.uint16) if isinstance(x, Tensor) else x for x in args)
-    casts = aten.startswith("special") or name in COMPARISONS
-    for dtypes in [None, *([torch.float64] if casts else [])]:
+    cases = []
+    for wide in (False, True) if compares or aten.startswith("special") else (False,):
         for shapes in ([(0,)] * len(result), [r.shape for r in result], [(3, 1, 7)] * len(result)):
             theirs, ours = (
                 [
-                    torch.zeros(s, dtype=dtypes or r.dtype)
+                    torch.zeros(s, dtype=torch.float64 if wide else r.dtype)
                     for s, r in zip(shapes, result, strict=True)
                 ]
                 for _ in range(2)
             )
-            _, words = warned(op, args, theirs, sample.kwargs)
+            cases.append((theirs, warned(op, args, theirs, sample.kwargs)[1], ours))
+    args = unsigned(args) if compares else args
+    with LA.enable("cpu"):
+        for _, words, ours in cases:
             before = launches[aten]
-            with LA.enable("cpu"):
-                returned, our_words = warned(op, ours_args, ours, sample.kwargs)
+            returned, our_words = warned(op, args, ours, sample.kwargs)
             assert launches[aten] > before
             assert set(our_words) == set(words)  # torch may warn twice, where it casts
             assert all(r is o for r, o in zip(listed(returned), ours, strict=True))
-            assert [(x.shape, x.stride()) for x in ours] == [(x.shape, x.stride()) for x in theirs]
-            close(tuple(ours), tuple(theirs))
+    for theirs, _, ours in cases:
+        assert [(x.shape, x.stride()) for x in ours] == [(x.shape, x.stride()) for x in theirs]
+        close(tuple(ours), tuple(theirs))
+
+
+def test_numbers_for_tensors(launches: dict[str, int]) -> None:
+    x, n = torch.linspace(-1, 1, 5), torch.arange(5)
+    for name in _special_plan.POLYNOMIALS:
+        function = getattr(torch.special, name)
+        expected = function(x.double(), 3), function(0.25, n.double())
+        with LA.enable("cpu", comparisons=False):
+            ours = function(x, 3), function(0.25, n)
+            with LA.use("torch"):
+                theirs = function(x, 3), function(0.25, n)
+        assert launches[f"special_{name}"] > 1
+        assert [y.dtype for y in ours] == [y.dtype for y in theirs] == [torch.float32] * 2
+        close(ours, expected)
+        close(theirs, expected)
 
 
 @pytest.mark.parametrize("aten", IN_PLACE)
@@ -201,7 +221,7 @@ def bad_calls() -> list[Callable[[], Any]]:
         lambda: torch.put(x, first - 8, two),
         lambda: torch.heaviside(x, two),
         lambda: torch.heaviside(x, x.double()),
-        lambda: torch.heaviside(x.cfloat(), x.cfloat()),
+        lambda: torch.heaviside(x.to(torch.complex64), x.to(torch.complex64)),
         lambda: torch.heaviside(x, x, out=x.double()),
         lambda: torch.heaviside(x[:5], x[:5], out=x[1:]),
         lambda: one.expand(6).heaviside_(x),
@@ -214,7 +234,7 @@ def bad_calls() -> list[Callable[[], Any]]:
         lambda: torch.bincount(x),
         lambda: torch.bincount(first, x),
         lambda: torch.bincount(first, minlength=-1),
-        lambda: special.airy_ai(x.cfloat()),
+        lambda: special.airy_ai(x.to(torch.complex64)),
         lambda: special.airy_ai(x, out=x.int()),
         lambda: special.ndtri(x[:5], out=x[1:]),
         lambda: special.hermite_polynomial_h(x, two),
@@ -239,12 +259,13 @@ def test_errors_are_torchs() -> None:
 @pytest.mark.parametrize("name", [n for n in FUNCTIONS.values() if OPS[n].error_inputs_func])
 def test_error_inputs(name: str) -> None:
     op = OPS[name]
-    for error in op.error_inputs("cpu"):
-        args = (error.sample_input.input, *error.sample_input.args)
-        kwargs = error.sample_input.kwargs
-        expected = raised(op.op, args, kwargs)
-        with LA.enable("cpu"):
-            assert raised(op.op, args, kwargs) == expected
+    calls = [
+        ((e.sample_input.input, *e.sample_input.args), e.sample_input.kwargs)
+        for e in op.error_inputs("cpu")
+    ]
+    expected = [raised(op.op, *call) for call in calls]
+    with LA.enable("cpu"):
+        assert [raised(op.op, *call) for call in calls] == expected
 
 
 INDEX = torch.tensor([[0, 3], [-1, 3]])
@@ -328,8 +349,6 @@ def test_a_graph_of_operations(launches: dict[str, int], device: str) -> None:
 
 
 def test_on_cuda_torch_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpslinalg import _aten_elementwise
-
     wanted, cuda = _aten_elementwise._wanted, torch.device("cuda")
     assert not wanted(cuda, False)
     assert wanted(cuda, True)
@@ -338,3 +357,21 @@ def test_on_cuda_torch_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         assert wanted(cuda, False)
     with LA.use("torch"):
         assert not wanted(torch.device("mps"), True)
+
+
+def test_operations_that_torch_lacks_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> None:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(_enable, "get_kernel", none)
+    x, index = torch.ones(3), torch.tensor([0, 1])
+    for operation, args in (
+        (torch.ops.aten.put_.default, (x, index, x)),
+        (torch.ops.aten.take.default, (x, index.int())),
+        (torch.ops.aten.eq_.Tensor, (x, x[:2].clone())),
+        (torch.ops.aten.special_airy_ai.default, (x.to(torch.complex64),)),
+    ):
+        refuse = _enable._torchs(operation, "MPS")
+        expected = raised(operation, args, {})
+        assert expected is not None
+        assert raised(refuse, (None, *args), {}) == expected

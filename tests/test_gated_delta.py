@@ -175,10 +175,9 @@ def test_gradient_is_scipys(dtype: torch.dtype, starts: list[int] | None, device
     assert (gradient[below] != 0).all()
 
 
-@packed_or_not
-def test_derivatives(starts: list[int] | None, device: str) -> None:
+def test_derivatives_of_packed_sequences(device: str) -> None:
     A = on(device, random_rows(16)[:, :20]).requires_grad_()
-    cu_seqlens = None if starts is None else torch.tensor([0, 3, 3, 20]).to(device)
+    cu_seqlens = torch.tensor([0, 3, 3, 20]).to(device)
 
     def solve(A: Tensor) -> Tensor:
         return solve_tril(A, cu_seqlens, torch.float64)
@@ -201,10 +200,9 @@ def test_vmap_over_the_sequences(device: str) -> None:
         assert torch.equal(found, solve_tril(A, s))
 
 
-@packed_or_not
-def test_compile(starts: list[int] | None, device: str) -> None:
+def test_compile_of_packed_sequences(device: str) -> None:
     A = on(device, random_rows(16, torch.float32)).requires_grad_()
-    cu_seqlens = None if starts is None else torch.tensor(starts).to(device)
+    cu_seqlens = torch.tensor(STARTS).to(device)
     compiled = torch.compile(
         lambda A: solve_tril(A, cu_seqlens), fullgraph=True, backend="aot_eager"
     )
@@ -497,27 +495,6 @@ def test_gradients_of_the_rule(
         ]
         found = float((gradient.cpu() * direction).sum())
         assert found == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6, abs=1e-6)
-
-
-def test_second_derivatives_of_the_rule(device: str) -> None:
-    tensors = [on(device, x).requires_grad_() for x in inputs(18, 1, 2, keys=3, values=2)]
-
-    def outputs(*tensors: Tensor) -> Any:
-        return rule(chunk_gated_delta_rule, list(tensors), chunk_size=16)
-
-    assert gradcheck(outputs, tensors, fast_mode=True, check_forward_ad=True)
-    assert gradgradcheck(outputs, tensors, fast_mode=True)
-
-
-def test_compiled_rule(device: str) -> None:
-    tensors = [on(device, x) for x in inputs(20, dtype=torch.float32)]
-    compiled = torch.compile(
-        lambda *x: rule(chunk_gated_delta_rule, list(x)), fullgraph=True, backend="aot_eager"
-    )
-    for found, expected in zip(
-        compiled(*tensors), rule(chunk_gated_delta_rule, tensors), strict=True
-    ):
-        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("function", [chunk_gated_delta_rule, recurrent_gated_delta_rule])

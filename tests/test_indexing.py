@@ -186,25 +186,6 @@ def test_weights_have_no_gradient(device: str) -> None:
 AT = torch.tensor([[0, 3, -1], [7, 3, 2]])
 
 
-@pytest.mark.parametrize("dtype", DOUBLES, ids=name)
-def test_derivatives(dtype: torch.dtype, device: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    X, B = (
-        on(device, torch.randn(s, dtype=dtype, generator=generator)).requires_grad_()
-        for s in ((3, 4), (2, 3))
-    )
-    at = AT.to(device)
-    functions: list[tuple[Any, tuple[Tensor, ...]]] = [
-        (lambda X: LA.take(X.mT, at), (X,)),
-        (lambda X, B: LA.put(X.mT, at, B), (X, B)),
-        (lambda X, B: LA.put(X, at, B, True), (X, B)),
-        (lambda X, B: LA.put_(X.clone().mT, at, B * B), (X, B)),
-    ]
-    for function, args in functions:
-        assert torch.autograd.gradcheck(function, args, check_forward_ad=True)
-        assert torch.autograd.gradgradcheck(function, args, fast_mode=True)
-
-
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_gradients_are_torchs(accumulate: bool, device: str) -> None:
     def gradients(module: Any, device: str) -> list[Tensor]:
@@ -253,16 +234,6 @@ def test_compile(device: str) -> None:
     bad = torch.compile(lambda X: LA.take(X, at + 12), fullgraph=True, backend="aot_eager")
     with pytest.raises(IndexError, match="out of range: tried to access index"):
         bad(X.detach())
-
-
-def test_compile_bincount(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch._dynamo.config
-
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
-    compiled = torch.compile(LA.bincount, fullgraph=True, backend="aot_eager")
-    values = on(device, torch.tensor([0, 5, 5]))
-    assert compiled(values).tolist() == [1, 0, 0, 0, 0, 2]
-    assert compiled(values, values.float(), 7).tolist() == [0, 0, 0, 0, 0, 10, 0]
 
 
 def test_opcheck(device: str) -> None:

@@ -1,6 +1,5 @@
 """svd_lowrank held against NumPy and torch."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -133,15 +132,6 @@ def test_gradients_are_torchs(dtype: torch.dtype, device: str) -> None:
         return found
 
     torch.testing.assert_close(gradient(LA.svd_lowrank), gradient(torch.svd_lowrank))
-
-
-def test_compile(device: str) -> None:
-    A = on(device, of_values(6, 5, torch.tensor([3.0, 2.0]), torch.float32))
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compiled = torch.compile(LA.svd_lowrank, fullgraph=True, backend="aot_eager")
-        check(A, *compiled(A, 2), 2)
 
 
 def test_which(device: str) -> None:

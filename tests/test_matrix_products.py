@@ -1,6 +1,5 @@
 """Products and equations of tensors: what torch's own samples leave open."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,35 +20,6 @@ pytestmark = [
 
 def matrices(*shape: int) -> Tensor:
     return testing.random(shape, torch.float64)
-
-
-CALLS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
-    "cross": (lambda x, y: LA.cross(x, y, dim=0), (matrices(3, 2), matrices(3, 2))),
-    "diagonal": (lambda A: LA.diagonal(A, offset=1), (matrices(3, 4),)),
-    "matmul": (LA.matmul, (matrices(2, 3), matrices(3))),
-    "vecdot": (LA.vecdot, (matrices(2, 3), matrices(2, 3))),
-    "multi_dot": (lambda *x: LA.multi_dot(x), (matrices(3), matrices(3, 2), matrices(2, 4))),
-    "matrix_power": (lambda A: LA.matrix_power(A, -3), (matrices(3, 3),)),
-    "matrix_exp": (LA.matrix_exp, (matrices(3, 3),)),
-    "vander": (lambda x: LA.vander(x, 5), (matrices(3),)),
-    "tensorinv": (lambda A: LA.tensorinv(A, 1), (matrices(4, 2, 2),)),
-    "tensorsolve": (LA.tensorsolve, (matrices(2, 2, 4), matrices(2, 2))),
-}
-each_call = pytest.mark.parametrize("call", CALLS)
-
-
-@each_call
-def test_derivatives_vmap_and_compile(call: str, device: str) -> None:
-    function, given = CALLS[call]
-    args = tuple(on(device, x).requires_grad_() for x in given)
-    assert torch.autograd.gradcheck(function, args, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(function, args, fast_mode=True)
-    args = tuple(x.detach() for x in args)
-    expected = function(*args)
-    batches = tuple(torch.stack((x, 2 * x, x)) for x in args)
-    torch.testing.assert_close(torch.func.vmap(function)(*batches)[2], expected)
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(*args), expected)
 
 
 def test_large_inner_sizes_are_multiplied_in_parts(

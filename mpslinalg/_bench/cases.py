@@ -109,6 +109,8 @@ class Family:
     extra: Sequence[tuple[Operation, int, int]] = ()
     dtypes: Sequence[str] = DEFAULT_DTYPES
     bars: Bars = Bars()
+    # Other figures of cells that are in a family already: no part of what all families reach.
+    apart: bool = False
     # What the columns of the table mean besides.
     note: str = ""
 

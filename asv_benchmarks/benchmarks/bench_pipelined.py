@@ -1,0 +1,5 @@
+from . import common
+
+
+class Pipelined(common.suite("pipelined")):
+    pass
