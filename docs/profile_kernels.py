@@ -16,7 +16,6 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -43,12 +42,20 @@ def name_of(launcher: Any) -> str:
     return str(launcher._what).partition(": ")[2].partition("<")[0]
 
 
-def once(case: Case, inputs: tuple[torch.Tensor, ...]) -> dict[str, list[float]]:
-    """Microseconds of each launch of a call, by kernel."""
-    with record(inputs) as recording, profile(activities=[ProfilerActivity.CUDA]) as profiled:
+def launched(case: Case, inputs: tuple[torch.Tensor, ...]) -> list[str]:
+    """The kernels of a call, in order; it is recorded, so that none is repeated as a graph."""
+    with record(inputs) as recording:
         case.call(LA, inputs)
+    return [name_of(launcher) for launcher, *_ in recording.launched]
+
+
+def times(case: Case, inputs: tuple[torch.Tensor, ...]) -> dict[str, list[float]]:
+    """Microseconds of each launch in REPEATS calls, by kernel."""
+    names = []
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(REPEATS):
+            names += launched(case, inputs)
         torch.cuda.synchronize()
-    names = [name_of(launcher) for launcher, *_ in recording.launched]
     ours = iter([name for name in names if name != "gemm"])
     found: dict[str, list[float]] = defaultdict(list)
     kernels = [e for e in profiled.events() if e.device_type == torch.autograd.DeviceType.CUDA]
@@ -65,15 +72,12 @@ def once(case: Case, inputs: tuple[torch.Tensor, ...]) -> dict[str, list[float]]
 def cell(case: Case) -> dict[str, Any]:
     inputs = case.inputs(torch.device("cuda"))
     with LA.use("kernels"):
-        case.call(LA, inputs)
+        launched(case, inputs)
         torch.cuda.synchronize()
-        runs = [once(case, inputs) for _ in range(REPEATS)]
+        found = times(case, inputs)
     kernels = {
-        name: {
-            "launches": len(runs[0][name]),
-            "microseconds": median(sum(run[name]) for run in runs),
-        }
-        for name in runs[0]
+        name: {"launches": len(taken) // REPEATS, "microseconds": sum(taken) / REPEATS}
+        for name, taken in found.items()
     }
     return {
         "op": case.operation.name,

@@ -11,7 +11,7 @@ from docs import cost_model, limits
 from mpslinalg import __main__
 from mpslinalg._bench import FAMILIES, Case
 from mpslinalg._bench.cases import Operation, rows
-from mpslinalg._cost import H200, MACHINES, Machine, Plan, factors, plan, predict, price
+from mpslinalg._cost import H200, MACHINES, Machine, Plan, Step, factors, plan, predict, price
 from mpslinalg._cost import recorded as recorded_runs
 from mpslinalg._cost.machines import LANES
 from mpslinalg._engines import ENGINES, launched
@@ -112,10 +112,25 @@ def test_the_host_is_paid_for_where_it_is_slower() -> None:
     assert price(found, machine(host=1e4, call=1.0, graph=count)).host == 1.0
 
 
-def test_a_single_group_has_one_core() -> None:
-    found = plan(case("lu_factor", 1, 128))
-    few, many = (price(found, machine(cores=cores, gb_per_s=1e9)).total for cores in (1, 10))
-    assert few == pytest.approx(many)
+def test_a_single_group_has_one_core_and_twice_its_share_of_the_bandwidth() -> None:
+    def of(**given: float) -> Plan:
+        fields = {"bytes": 0.0, "operations": 0.0, "chain": 0.0, "values": {}, **given}
+        step = Step("lu", "lu_rows", (), threads=LANES, group=LANES, **fields)  # type: ignore[arg-type]
+        return Plan(case("lu_factor", 1, 4), [step], 0, 1, 0.0)
+
+    assert price(of(operations=1e9), machine()).total == pytest.approx(1e9 / (LANES * 2e3))
+    assert price(of(bytes=1e9), machine()).total == pytest.approx(1e9 / (2 * 100e3 / 10))
+    assert price(of(chain=1e9), machine()).total == pytest.approx(1e9 / 1e3)
+
+
+def test_a_product_has_its_operations() -> None:
+    found = plan(case("solve_triangular k=n", 10, 256))
+    steps = [step for step in found.steps if step.kernel == "products_difference"]
+    assert len(steps) > 0
+    for step in steps:
+        sizes = step.values
+        assert step.operations == 10 * 2 * sizes["m"] * sizes["n"] * sizes["inner"]
+        assert sizes["m"] * sizes["inner"] >= 32 * 32
 
 
 def run(folder: Path, name: str, content: dict[str, Any]) -> Path:

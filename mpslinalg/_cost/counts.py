@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from mpslinalg._bench.cases import Case
+from mpslinalg._bench.cases import Case, Operation
 
 Sizes = dict[str, float]
 
@@ -46,18 +46,18 @@ _SIDES_LAST = frozenset(("solve", "solve_triangular", "ldl_solve", "ormqr", "lst
 _CHUNKS = "solve_tril"
 
 
-def _algorithm(case: Case) -> str:
-    return case.operation.name.split()[0].rstrip(";").removesuffix("_ex")
+def _algorithm(operation: Operation) -> str:
+    return operation.name.split()[0].rstrip(";").removesuffix("_ex")
 
 
-def counted(case: Case) -> bool:
-    """Whether it is known what the case takes: functions that compute with torch are left out."""
-    return _algorithm(case) in (*_ALGORITHMS, _CHUNKS)
+def counted(operation: Operation) -> bool:
+    """Whether it is known what it takes: functions that compute with torch are left out."""
+    return _algorithm(operation) in (*_ALGORITHMS, _CHUNKS)
 
 
 def operations(case: Case, inputs: Sequence[Tensor]) -> float:
     """Real operations of the algorithm that the kernels run, over the whole batch."""
-    name = _algorithm(case)
+    name = _algorithm(case.operation)
     if name == _CHUNKS:
         *batch, heads, chunk = inputs[0].shape
         return math.prod(batch) * heads * chunk**2 / 3

@@ -100,7 +100,7 @@ def _on_paper() -> Iterator[None]:
 
 def plan(case: Case) -> Plan:
     """What the kernels do for a case, its shapes and strides alone being known."""
-    if not counts.counted(case):
+    if not counts.counted(case.operation):
         raise NotImplementedError(f"mpslinalg: no count of operations for {case.operation.name}")
     with FakeTensorMode():
         shapes = case.inputs(torch.device("cpu"))

@@ -10,8 +10,12 @@ from mpslinalg._cost import counts
 
 
 def families() -> list[str]:
-    """Those whose operations are counted."""
-    return [name for name, family in FAMILIES.items() if counts.counted(family.stream)]
+    """Those of which every operation is counted."""
+    return [
+        name
+        for name, family in FAMILIES.items()
+        if all(map(counts.counted, (*family.operations, family.stream.operation)))
+    ]
 
 
 @functools.cache
