@@ -186,7 +186,8 @@ def test_forward(case: Case, dtype: torch.dtype, conforms: Conforms, device: str
         if ours.is_floating_point() or ours.is_complex():
             # Half precision that goes in rounds what comes out in single.
             rounded = dtype if dtype.is_floating_point or dtype.is_complex else ours.dtype
-            tolerance = 1e3 * torch.finfo(rounded).eps * exact.abs().max()
+            roundings = 10 if rounded.itemsize == 2 else 1000
+            tolerance = roundings * torch.finfo(rounded).eps * exact.abs().max()
             assert (wide(ours) - exact).abs().max() <= tolerance
         else:
             assert torch.equal(ours.cpu(), exact.to(ours.dtype))
