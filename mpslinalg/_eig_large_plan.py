@@ -17,7 +17,7 @@ from mpslinalg._simdgroups import whole
 WINDOW = {4: 60, 8: 42, 16: 28}
 # What bounds the time of a launch: the sweeps inside a window, for each of its rows, and the
 # entries that balancing reads.
-TURNS_A_ROW = 6
+TURNS_A_ROW = 6.0
 ENTRIES = 2**22
 # From the shaders: passes of balancing, and the numbers of a matrix's state.
 BALANCING_PASSES = 16
@@ -160,7 +160,7 @@ def _iterate(H: Tensor, Z: Tensor | None) -> Tensor:
 
     for _ in range(int(ROUNDS_A_ROW * n)):
         deflate(
-            H, U, state, windows, shifts, n, TURNS_A_ROW * window,
+            H, U, state, windows, shifts, n, int(TURNS_A_ROW * window),
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
         apply()

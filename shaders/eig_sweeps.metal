@@ -211,7 +211,7 @@ template <typename T, int W>
 }
 
 // Where the rows begin that the next sweep turns, and its shifts if exceptional ones are due. No
-// sweep where the next window holds those rows.
+// sweep where the next window holds those rows, unless this one did not help.
 template <typename T, int W>
 [[max_total_threads_per_threadgroup(256)]] kernel void eig_split(
     device T* H_all [[buffer(0)]],
@@ -238,9 +238,11 @@ template <typename T, int W>
   }
   const uint top = last_of_all<true>(candidate, crew, partial);
   meet<true>();
-  const bool small = active - top < uint(W);
-  const bool exceptional = !small && stalled > 0 && (stalled % STALLED_ROUNDS == 0 || bulges == 0);
-  if (exceptional && tid < BULGES) {
+  const uint rows = active - top;
+  const bool sweeps = rows > 2 && (rows >= uint(W) || stalled > 0);
+  const bool exceptional = sweeps && stalled > 0 && (stalled % STALLED_ROUNDS == 0 || bulges == 0);
+  const uint most = min(BULGES, (max(rows, 1u) - 1) / 2);
+  if (exceptional && tid < most) {
     device const T* at = H + (active - 1 - 2 * tid) * (n + 1);
     const Real size = cabs1(at[-long(n)]) + cabs1(at[-long(n) - 1 - long(n)]);
     const T a = at[0] + from_real<T>(Real(0.75f) * size);
@@ -251,7 +253,7 @@ template <typename T, int W>
   if (tid == 0) {
     if (top > 0) H[top + (top - 1) * n] = zero<T>();
     state[2] = int(top);
-    state[3] = small ? 0 : (exceptional ? int(BULGES) : int(bulges));
+    state[3] = sweeps ? int(exceptional ? most : bulges) : 0;
   }
 }
 
