@@ -79,7 +79,7 @@ class Case(NamedTuple):
                     A.diagonal(dim1=-2, dim2=-1).add_(torch.arange(2, 2 + min(given[-2:])))
             if not (dtype.is_floating_point or dtype.is_complex):
                 A = A.round() if dtype.is_signed else A.abs().round()
-            made.append(on(device, A.to(dtype)).requires_grad_(grad))
+            made.append(on(device, A.to(dtype, copy=True)).requires_grad_(grad))
         return tuple(made)
 
 
