@@ -177,8 +177,9 @@ def eig(A: Tensor, *, out: Any = None) -> Any:
 
     Raises:
         RuntimeError: NaN or infinite entries; what is no square matrix; other dtypes.
-        torch.linalg.LinAlgError: no convergence within 30 n sweeps; names the first matrix. Reads
-            the device once to know, beyond 512 rows once for some 12 rows.
+        torch.linalg.LinAlgError: no convergence within 30 n sweeps, beyond 512 rows 4 n rounds of
+            several; names the first matrix. Reads the device once to know, beyond 512 rows once
+            for some 12 rows (6 complex).
         NotImplementedError: half precision.
 
     Balancing by powers of two, Householder's reduction to Hessenberg form, Francis's double shifts,

@@ -23,7 +23,7 @@ ENTRIES = 2**22
 BALANCING_PASSES = 16
 STATE = 4
 # The rounds that a matrix may take are this many times its rows: with as many bulges in each as a
-# window has, LAPACK's bound of 30 sweeps a row. Usual is one round for 12 rows.
+# window has, LAPACK's bound of 30 sweeps a row. Usual is one for 12 rows, 6 complex.
 ROUNDS_A_ROW = 4.0
 # Rows of eigenvectors that a launch solves for.
 BLOCK = 32
