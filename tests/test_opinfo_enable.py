@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mpslinalg as LA
-from mpslinalg import _aten_elementwise
+from mpslinalg import _aten_elementwise as aten
 from mpslinalg._elementwise_plan import COMPARISONS
 from tests import opinfo
 from tests.inputs import DOUBLES, SINGLES, name
@@ -55,10 +55,8 @@ def _operations() -> dict[str, set[str]]:
     names: dict[str, set[str]] = {}
     with pytest.MonkeyPatch.context() as patch:
         seen: set[str] = set()
-        for key, operation in _aten_elementwise.OPERATIONS.items():
-            patch.setitem(
-                _aten_elementwise.OPERATIONS, key, operation._replace(run=_noted(key, seen))
-            )
+        for key, operation in aten.OPERATIONS.items():
+            patch.setitem(aten.OPERATIONS, key, operation._replace(run=_noted(key, seen)))
         with LA.use("kernels"), LA.enable("cpu"):
             for op in OPS:
                 dtype = torch.float32 if torch.float32 in op.dtypes else torch.int64
@@ -84,12 +82,11 @@ def test_every_entry_and_operation_is_covered_or_an_exception() -> None:
         for op in OPS
         if op.name in opinfo.ELEMENTS
         # put is made of put_.
-        and not {f"{op.name.replace('.', '_')}{end}" for end in ("", "_")}
-        & set(_aten_elementwise.OPERATIONS)
+        and not {f"{op.name.replace('.', '_')}{end}" for end in ("", "_")} & set(aten.OPERATIONS)
     }
     uncovered = {entry for entry, names in OPERATIONS.items() if not names}
     assert uncovered == missing | set(NOT_ENABLED)
-    assert set(_aten_elementwise.OPERATIONS) - set().union(*OPERATIONS.values()) <= WITHOUT_SAMPLES
+    assert set(aten.OPERATIONS) - set().union(*OPERATIONS.values()) <= WITHOUT_SAMPLES
 
 
 @pytest.mark.parametrize(
