@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import mpslinalg as LA
-from docs import conformance, generate, ratios, startup
+from docs import conformance, generate, ratios, startup, tables
+from docs.benchmarks import benchmarks
 from mpslinalg._bench import FAMILIES
 from mpslinalg._bench_report import plots
 from tests import surface
@@ -50,7 +51,7 @@ def test_a_section_for_each_family(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     files = [recorded(tmp_path, name, both) for name in others]
     files.append(recorded(tmp_path, "gated_delta", ("float32",)))
     monkeypatch.setattr(plots, "available", lambda: False)
-    text = generate.benchmarks(files, tmp_path)
+    text = benchmarks(files, tmp_path)
     titles = [line for line in text.splitlines() if line.startswith("### ")]
     pages = (DOCS / "algorithms" / f"{name}.md" for name in (*others, "gated_delta"))
     assert titles == [
@@ -78,14 +79,14 @@ def test_a_refused_cell_says_why(provider: str, tmp_path: Path) -> None:
         lapack_ratios={},
         speedup=None,
     )
-    text = generate.benchmarks([file], tmp_path)
+    text = benchmarks([file], tmp_path)
     assert f"| lu op | 7 | 5 | - | - | {provider} refused: wrong | - |  |\n" in text
     assert "Geometric mean" not in text
 
 
 def test_unknown_family(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="nothing"):
-        generate.benchmarks([recorded(tmp_path, "nothing", ("float32",))], tmp_path)
+        benchmarks([recorded(tmp_path, "nothing", ("float32",))], tmp_path)
 
 
 def test_the_reference_has_every_public_function() -> None:
@@ -166,7 +167,7 @@ def test_every_routine_stands_beside_scipy_and_torch(device: str, tmp_path: Path
             assert (row["torch"] is None) == (row["routine"] in lacks)
     file = tmp_path / "accuracy-cuda.json"
     file.write_text(json.dumps(of_ratios(found)))
-    table = [line for line in generate.accuracy([file]).splitlines() if line.startswith("| `")]
+    table = [line for line in tables.accuracy([file]).splitlines() if line.startswith("| `")]
     assert [line.split("`")[1] for line in table] == ROUTINES
     assert all(line.count("|") == 8 for line in table)
 
@@ -195,7 +196,7 @@ def test_a_wrong_result_is_over_the_bar(
     assert [row["routine"] for row in found if "missed" in row] == [name]
     file = tmp_path / "accuracy-cpu.json"
     file.write_text(json.dumps(of_ratios(found)))
-    text = generate.accuracy([file])
+    text = tables.accuracy([file])
     assert [line.split("`")[1] for line in text.splitlines() if "over the bar" in line] == [name]
 
 
@@ -203,7 +204,7 @@ def test_what_torch_refuses_is_said(tmp_path: Path) -> None:
     row = {"routine": "eig", "dtype": "float32", "kernels": 0.5, "scipy": 0.25, "torch": None}
     file = tmp_path / "accuracy-cuda.json"
     file.write_text(json.dumps(of_ratios([row | {"refused": "n = 3: no"}])))
-    text = generate.accuracy([file])
+    text = tables.accuracy([file])
     assert "| `eig` | 0.5 | 0.25 | raises |\n" in text
     assert "- `eig`, n = 3: no\n" in text
 
@@ -223,7 +224,7 @@ def test_first_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = of_ratios([]) | {"cells": [cell], "import": {"torch": 1.5, "mpslinalg": 0.04}}
     file = tmp_path / "startup-h200.json"
     file.write_text(json.dumps(run))
-    text = generate.startup([file])
+    text = tables.startup([file])
     assert text.startswith("### h200\n")
     assert "`import torch` took 1.5 s, `import mpslinalg` after it 40 ms" in text
     assert "| `inv` | 64 x 8 x 8 | 1 | 1000 | 10 | 0.01 | 2 | 0.02 |\n" in text
@@ -242,7 +243,7 @@ def test_pages_are_written_where_the_documentation_includes_them(
     generate.main(["benchmarks", str(file)])
     written = (tmp_path / "_generated" / "benchmarks.md").read_text()
     folder = tmp_path / "_generated" / "plots"
-    assert written == generate.benchmarks([file], folder)
+    assert written == benchmarks([file], folder)
     names = re.findall(r"!\[.*\]\((.*)\)", written)
     assert names == ["_generated/plots/shares.svg", "_generated/plots/lu-ratios.svg"]
     assert all((tmp_path / name).read_text().startswith("<svg") for name in names)
