@@ -363,6 +363,8 @@ EXCEPTIONS = {
 } | {
     ("bincount", "vmap"): "the number of bins depends on the values",
 }
+# Of integers torch has no products on CUDA.
+PRODUCTS = ("matmul", "multi_dot", "matrix_power")
 # What a function has, but not in every way.
 EXCEPT_THAT = {
     ("put_", "vmap"): "but not into a tensor without the batch dimension: nor does torch's",
