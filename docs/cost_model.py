@@ -1,6 +1,6 @@
 """The cost model held against recorded runs, and what it predicts for Apple GPUs.
 
-`python docs/generate.py cost_model docs/data/h200-*.json` writes the page and, from the same runs,
+`python docs/generate.py cost_model docs/data/h200.json` writes the page and, from the same runs,
 mpslinalg/_cost/factors.json.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from mpslinalg._bench import Case
 from mpslinalg._cost import H200, MACHINES, Plan, plan, predict, price
 from mpslinalg._cost.factors import ANY, FILE, Factor, factors, written
-from mpslinalg._cost.recorded import families, measured, profiled, streamed
+from mpslinalg._cost.recorded import measured, profiled, streamed
 
 SHOWN = ("M1", "M2 Max", "M3 Ultra", "M4 Max", "M5", "M5 Max")
 # A kernel's factor is taken from a whole call where the model gives it so much of the work, where
@@ -40,16 +40,15 @@ class Measured:
     taken: float
 
 
-def family(file: Path) -> str:
-    return file.stem.rpartition("-")[2]
+def is_profile(file: Path) -> bool:
+    return file.stem.endswith(f"-{KERNELS}")
 
 
 def cells(files: Iterable[Path]) -> list[Measured]:
     return [
-        Measured(family(file), case, plan(case), taken)
+        Measured(family, case, plan(case), taken)
         for file in files
-        if family(file) in families()
-        for case, taken in measured(json.loads(file.read_text()))
+        for family, case, taken in measured(json.loads(file.read_text()))
     ]
 
 
@@ -70,16 +69,14 @@ def samples(files: Iterable[Path], cases: Iterable[Measured]) -> dict[str, list[
             of_call(cell.plan, left)
     for file in files:
         run = json.loads(file.read_text())
-        if family(file) in families():
-            case, rate = streamed(run)
+        for case, rate in streamed(run):
             of_case = plan(case)
             of_call(of_case, of_case.needed / (1e3 * rate) - H200.launch * len(of_case.steps))
-        elif family(file) == KERNELS:
-            for case, kernels in profiled(run):
-                work = price(plan(case), H200).work
-                for kernel, taken in kernels.items():
-                    if work.get(kernel, 0) > 0:
-                        found[kernel].append(taken / work[kernel])
+        for case, kernels in profiled(run) if is_profile(file) else ():
+            work = price(plan(case), H200).work
+            for kernel, taken in kernels.items():
+                if work.get(kernel, 0) > 0:
+                    found[kernel].append(taken / work[kernel])
     return whole | found
 
 

@@ -1,6 +1,6 @@
 """How far kernels and calls are from what an H200 could do, for docs/limits.md.
 
-`python docs/generate.py limits docs/data/registers-sm_90.json docs/data/h200-*.json`
+`python docs/generate.py limits docs/data/registers-sm_90.json docs/data/h200.json`
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs.cost_model import KERNELS, Measured, cells, family, table
+from docs.cost_model import Measured, cells, is_profile, table
 from mpslinalg._cost import H200, Plan, plan, price
 from mpslinalg._cost.recorded import profiled
 
@@ -134,19 +134,19 @@ def page(files: Sequence[Path]) -> str:
         if file.stem.startswith("registers-"):
             arch = json.loads(file.read_text())["arch"]
             pieces.append(
-                "### Registers, spills, threadgroup memory\n\n"
+                "## Registers, spills, threadgroup memory\n\n"
                 f"As NVRTC and ptxas compile them for {arch}.\n\n"
             )
             pieces.append(_resources(file))
     for dtype in ("float32", "complex64"):
         pieces.append(
-            f"\n### Calls, {dtype}\n\nShares are of the bytes and operations that the result needs "
+            f"\n## Calls, {dtype}\n\nShares are of the bytes and operations that the result needs "
             "at least, over the whole call as the benchmark times it; `moved` is how many times "
             "more the launches move if each reads and writes its part once.\n\n"
         )
         pieces.append(_calls(cases, dtype))
     for file in files:
-        if family(file) == KERNELS:
-            pieces.append("\n### Kernels\n\nTime on the GPU alone, by CUPTI.\n\n")
+        if is_profile(file):
+            pieces.append("\n## Kernels\n\nTime on the GPU alone, by CUPTI.\n\n")
             pieces.append(_kernels(file))
     return "".join(pieces)

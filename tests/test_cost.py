@@ -143,7 +143,7 @@ def recorded(folder: Path, found: Plan, taken: float) -> Path:
     key = {"op": "lu_factor", "batch": found.case.batch, "n": found.case.n, "dtype": "float32"}
     stream = {"op": "inv_ex", "batch": 2**20, "n": 4, "dtype": "float32", "kernel_gbs": 3000.0}
     cells = [key | {"microseconds": {"kernels": taken}}, key | {"op": "?", "microseconds": {}}]
-    return run(folder, "lu", {"cells": cells, "stream": stream})
+    return run(folder, "run", {"families": {"lu": {"cells": cells, "stream": stream}}})
 
 
 @pytest.fixture

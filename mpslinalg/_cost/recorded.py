@@ -40,20 +40,29 @@ def _case(cell: Mapping[str, Any]) -> Case | None:
     return Case(operation, cell["batch"], cell["n"], DTYPES[cell["dtype"]])
 
 
-def measured(run: Mapping[str, Any]) -> Iterator[tuple[Case, float]]:
-    """Each case of the grid that the kernels passed, and its microseconds."""
-    for cell in run["cells"]:
-        case = _case(cell)
-        if case is not None and "kernels" in cell["microseconds"]:
-            yield case, cell["microseconds"]["kernels"]
+def _recorded(run: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The families of a run that were timed and are counted, by name."""
+    counted = families()
+    for name, family in run.get("families", {}).items():
+        if name in counted and "cells" in family:
+            yield name, family
 
 
-def streamed(run: Mapping[str, Any]) -> tuple[Case, float]:
-    """The memory-bound case, and its GB/s where calls follow each other without a wait."""
-    case = _case(run["stream"])
-    if case is None:
-        raise ValueError(f"mpslinalg: no operation {run['stream']['op']!r} in the benchmarks")
-    return case, run["stream"]["kernel_gbs"]
+def measured(run: Mapping[str, Any]) -> Iterator[tuple[str, Case, float]]:
+    """Each case of the grids that the kernels passed: its family, and its microseconds."""
+    for name, family in _recorded(run):
+        for cell in family["cells"]:
+            case = _case(cell)
+            if case is not None and "kernels" in cell["microseconds"]:
+                yield name, case, cell["microseconds"]["kernels"]
+
+
+def streamed(run: Mapping[str, Any]) -> Iterator[tuple[Case, float]]:
+    """Each memory-bound case, and its GB/s where calls follow each other without a wait."""
+    for _, family in _recorded(run):
+        case = _case(family["stream"])
+        if case is not None:
+            yield case, family["stream"]["kernel_gbs"]
 
 
 def profiled(run: Mapping[str, Any]) -> Iterator[tuple[Case, dict[str, float]]]:
