@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _op
-from mpslinalg._engines import empty, flattened, kernel, scalar, strides
+from mpslinalg._engines import empty, flattened, kernel, scalar, side_by_side, strides
 from mpslinalg._products import difference, product_name
 from mpslinalg._simdgroups import lanes, whole
 
@@ -37,7 +37,7 @@ FEW_ROWS = 512
 # right-hand sides in a group.
 STEP = 128
 SQUARE = 32
-STEP_BYTES = 32
+STEP_BYTES = 16
 # Groups up to which a launch goes in steps: all of a step solve the same rows again, so there must
 # be room for them beside each other.
 STEP_GROUPS = 512
@@ -64,7 +64,7 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
     """
     batch, n, k = X.shape
     itemsize = A.element_size()
-    steps = _rows_in_steps(batch, n, k, itemsize)
+    steps = _rows_in_steps(batch, n, k, itemsize) if side_by_side(X) else 0
     rows = steps or _rows(batch, n, k, itemsize)
     if n > rows:
         middle = -(-n // rows) // 2 * rows

@@ -13,6 +13,10 @@ template <typename T> inline constexpr int strip() { return 32 / sizeof(T); }
 constexpr constant uint STRIP_STRIDE = 36;
 
 
+// Unknowns of a square between which a lane's row moves down in its registers, so that the loop over
+// them stays rolled.
+constexpr constant int TURN = 8;
+
 // A lane's row of a square, zero where nothing is read. Neighbouring lanes read along memory.
 template <typename T>
 inline void load_square(
@@ -69,10 +73,9 @@ inline void load_square(
 }
 
 // The unknowns of a square on the diagonal. A lane has its row in `a`, in `sum` what the unknowns
-// before the square take from it, and gets its unknown there. Every lane computes AT_ONCE unknowns
-// for itself before the rows after them take note. A reciprocal of zero asks for a quotient, which
-// only QUOTIENTS forms.
-template <typename T, int K, int AT_ONCE, bool QUOTIENTS>
+// before the square take from it, and gets its unknown there. Where an inverse is zero a quotient is
+// to be formed, which only QUOTIENTS does.
+template <typename T, int K, bool QUOTIENTS>
 inline void substitute_square(
     thread T (&a)[32],
     thread T (&sum)[K],
@@ -82,46 +85,27 @@ inline void substitute_square(
     uint rows,
     uint lane) {
 #pragma unroll(1)
-  for (uint first = 0; first < rows; first += uint(AT_ONCE)) {
-    T by[AT_ONCE];
-    T divisor[AT_ONCE];
-    T within[AT_ONCE * AT_ONCE];
+  for (uint first = 0; first < rows; first += uint(TURN)) {
 #pragma unroll
-    for (int r = 0; r < AT_ONCE; ++r) {
-      const ushort of_row = ushort(first + uint(r));
-      by[r] = simd_shuffle(inverse, of_row);
-      if constexpr (QUOTIENTS) divisor[r] = simd_shuffle(pivot, of_row);
+    for (int r = 0; r < TURN; ++r) {
 #pragma unroll
-      for (int j = 0; j < r; ++j) within[r * AT_ONCE + j] = simd_shuffle(a[j], of_row);
-    }
-#pragma unroll
-    for (int c = 0; c < K; ++c) {
-      T open[AT_ONCE];
-      T x[AT_ONCE];
-#pragma unroll
-      for (int r = 0; r < AT_ONCE; ++r) {
-        open[r] = simd_shuffle(sum[c], ushort(first + uint(r)));
-        x[r] = simd_shuffle(right[c], ushort(first + uint(r)));
-      }
-#pragma unroll
-      for (int r = 0; r < AT_ONCE; ++r) {
-        const T rest = x[r] + open[r];
-        x[r] = mul(rest, by[r]);
+      for (int c = 0; c < K; ++c) {
+        // Final once it is the lane's own turn.
+        T x = mul(right[c] + sum[c], inverse);
         if constexpr (QUOTIENTS) {
-          if (is_zero(by[r])) x[r] = quotient(rest, divisor[r]);
+          if (is_zero(inverse)) x = quotient(right[c] + sum[c], pivot);
         }
-#pragma unroll
-        for (int i = r + 1; i < AT_ONCE; ++i) {
-          open[i] = mul_sub(open[i], within[i * AT_ONCE + r], x[r]);
-        }
-        // Rows above are left as they are: zero times infinity is not zero.
-        const uint row = first + uint(r);
-        if (lane > row) sum[c] = mul_sub(sum[c], a[r], x[r]);
-        if (lane == row) sum[c] = x[r];
+        const T solved = simd_shuffle(x, ushort(first + uint(r)));
+        if (lane > first + uint(r)) sum[c] = mul_sub(sum[c], a[r], solved);
       }
     }
 #pragma unroll
-    for (int j = 0; j < 32 - AT_ONCE; ++j) a[j] = a[j + AT_ONCE];
+    for (int j = 0; j < 32 - TURN; ++j) a[j] = a[j + TURN];
+  }
+#pragma unroll
+  for (int c = 0; c < K; ++c) {
+    const T open = right[c] + sum[c];
+    sum[c] = QUOTIENTS && is_zero(inverse) ? quotient(open, pivot) : mul(open, inverse);
   }
 }
 
@@ -155,7 +139,8 @@ template <typename T, int K>
     uint3 group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
-  constexpr int AT_ONCE = scalar_traits<T>::complex ? 2 : 4;
+  // Sums that do not wait for each other.
+  constexpr int CHAINS = K == 1 ? 4 : 1;
   constexpr uint EXCHANGE = strip<T>() * STRIP_STRIDE;
   THREADGROUP_ARRAY(T, exchange, SQUARES * EXCHANGE);
   THREADGROUP_ARRAY(T, known, 32 * SIDE * K);
@@ -177,12 +162,8 @@ template <typename T, int K>
   const uint top = 32 * (below ? SIDE + group.x : down);
   const uint rows = min(32u, n - top);
   const uint first_column = group.y * uint(K);
-  threadgroup T* taken = exchange + simd * EXCHANGE;
+  threadgroup T* handed = exchange + simd * EXCHANGE;
 
-  T entries[32];
-  load_square<T>(
-      entries, a + offset(of_A, top, 32 * across), of_A, rows, solves, conjugated != 0, lane,
-      taken);
   const bool owns = lane < rows && (solves || (below && across == SIDE - 1));
   T right[K];
 #pragma unroll
@@ -196,25 +177,23 @@ template <typename T, int K>
     pivot = a[offset(of_A, top + lane, top + lane)];
     if (conjugated != 0) pivot = conj(pivot);
   }
+  T entries[32];
+  load_square<T>(
+      entries, a + offset(of_A, top, 32 * across), of_A, rows, solves, conjugated != 0, lane,
+      handed);
   const bool invertible = has_inverse(pivot);
   const T inverse = invertible ? quotient(one<T>(), pivot) : zero<T>();
 
+  T sum[K];
+#pragma unroll
+  for (int c = 0; c < K; ++c) sum[c] = zero<T>();
   const uint steps = min(SIDE, (n + 31) / 32);
   for (uint step = 0; step < steps; ++step) {
     if (solves && across == step) {
-      T sum[K];
-#pragma unroll
-      for (int c = 0; c < K; ++c) sum[c] = zero<T>();
-      for (uint before = simd - step; before < simd; ++before) {
-#pragma unroll
-        for (int c = 0; c < K; ++c) {
-          sum[c] = sum[c] + exchange[before * EXCHANGE + uint(c) * 32 + lane];
-        }
-      }
       if (simd_any(!invertible)) {
-        substitute_square<T, K, 1, true>(entries, sum, right, pivot, inverse, rows, lane);
+        substitute_square<T, K, true>(entries, sum, right, pivot, inverse, rows, lane);
       } else {
-        substitute_square<T, K, AT_ONCE, false>(entries, sum, right, pivot, inverse, rows, lane);
+        substitute_square<T, K, false>(entries, sum, right, pivot, inverse, rows, lane);
       }
 #pragma unroll
       for (int c = 0; c < K; ++c) {
@@ -227,31 +206,39 @@ template <typename T, int K>
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (!solves && across == step) {
-      T sum[K];
+      T taken[CHAINS * K];
 #pragma unroll
-      for (int c = 0; c < K; ++c) sum[c] = zero<T>();
+      for (int e = 0; e < CHAINS * K; ++e) taken[e] = zero<T>();
 #pragma unroll
       for (int j = 0; j < 32; ++j) {
 #pragma unroll
         for (int c = 0; c < K; ++c) {
           const T solved = known[(32 * step + uint(j)) * uint(K) + uint(c)];
-          sum[c] = mul_sub(sum[c], entries[j], solved);
+          const int e = j % CHAINS * K + c;
+          taken[e] = mul_sub(taken[e], entries[j], solved);
         }
       }
 #pragma unroll
-      for (int c = 0; c < K; ++c) taken[uint(c) * 32 + lane] = sum[c];
+      for (int c = 0; c < K; ++c) {
+#pragma unroll
+        for (int chain = 1; chain < CHAINS; ++chain) {
+          taken[c] = taken[c] + taken[chain * K + c];
+        }
+        handed[uint(c) * 32 + lane] = taken[c];
+      }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-  }
-  if (below && owns) {
+    if (owns && step < across + uint(below)) {
+      threadgroup const T* from = exchange + (simd - across + step) * EXCHANGE + lane;
 #pragma unroll
-    for (int c = 0; c < K; ++c) {
-      const uint column = first_column + uint(c);
-      T sum = zero<T>();
-      for (uint square = TRIANGLE; square < SQUARES; ++square) {
-        sum = sum + exchange[square * EXCHANGE + uint(c) * 32 + lane];
-      }
-      if (column < columns) open[offset(of_rest, top + lane, column)] = right[c] + sum;
+      for (int c = 0; c < K; ++c) sum[c] = sum[c] + from[uint(c) * 32];
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < K; ++c) {
+    const uint column = first_column + uint(c);
+    if (below && owns && column < columns) {
+      open[offset(of_rest, top + lane, column)] = right[c] + sum[c];
     }
   }
 }
