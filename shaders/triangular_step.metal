@@ -82,31 +82,29 @@ inline void substitute_square(
     thread const T (&right)[K],
     T pivot,
     T inverse,
-    uint rows,
     uint lane) {
+  T x[K];
 #pragma unroll(1)
-  for (uint first = 0; first < rows; first += uint(TURN)) {
+  for (uint first = 0; first < 32; first += uint(TURN)) {
 #pragma unroll
     for (int r = 0; r < TURN; ++r) {
+      const uint row = first + uint(r);
 #pragma unroll
       for (int c = 0; c < K; ++c) {
-        // Final once it is the lane's own turn.
-        T x = mul(right[c] + sum[c], inverse);
+        T next = mul(right[c] + sum[c], inverse);
         if constexpr (QUOTIENTS) {
-          if (is_zero(inverse)) x = quotient(right[c] + sum[c], pivot);
+          if (is_zero(inverse)) next = quotient(right[c] + sum[c], pivot);
         }
-        const T solved = simd_shuffle(x, ushort(first + uint(r)));
-        if (lane > first + uint(r)) sum[c] = mul_sub(sum[c], a[r], solved);
+        // Kept before its own row and those above multiply an infinity by zero.
+        if (lane == row) x[c] = next;
+        sum[c] = mul_sub(sum[c], a[r], simd_shuffle(next, ushort(row)));
       }
     }
 #pragma unroll
     for (int j = 0; j < 32 - TURN; ++j) a[j] = a[j + TURN];
   }
 #pragma unroll
-  for (int c = 0; c < K; ++c) {
-    const T open = right[c] + sum[c];
-    sum[c] = QUOTIENTS && is_zero(inverse) ? quotient(open, pivot) : mul(open, inverse);
-  }
+  for (int c = 0; c < K; ++c) sum[c] = x[c];
 }
 
 // One threadgroup solves the first 32 SIDE rows of op(A) X = B for at most K columns, as all groups
@@ -191,9 +189,9 @@ template <typename T, int K>
   for (uint step = 0; step < steps; ++step) {
     if (solves && across == step) {
       if (simd_any(!invertible)) {
-        substitute_square<T, K, true>(entries, sum, right, pivot, inverse, rows, lane);
+        substitute_square<T, K, true>(entries, sum, right, pivot, inverse, lane);
       } else {
-        substitute_square<T, K, false>(entries, sum, right, pivot, inverse, rows, lane);
+        substitute_square<T, K, false>(entries, sum, right, pivot, inverse, lane);
       }
 #pragma unroll
       for (int c = 0; c < K; ++c) {
