@@ -12,9 +12,8 @@ constexpr constant uint SQUARES = TRIANGLE + SIDE;
 template <typename T> inline constexpr int strip() { return 32 / sizeof(T); }
 constexpr constant uint STRIP_STRIDE = 36;
 
-
-// Unknowns of a square between which a lane's row moves down in its registers, so that the loop over
-// them stays rolled.
+// Unknowns of a square between which a lane's row moves down in its registers, so that the loop
+// over them stays rolled.
 constexpr constant int TURN = 8;
 
 // A lane's row of a square, zero where nothing is read. Neighbouring lanes read along memory.
@@ -73,8 +72,8 @@ inline void load_square(
 }
 
 // The unknowns of a square on the diagonal. A lane has its row in `a`, in `sum` what the unknowns
-// before the square take from it, and gets its unknown there. Where an inverse is zero a quotient is
-// to be formed, which only QUOTIENTS does.
+// before the square take from it, and gets its unknown there. Where an inverse is zero a quotient
+// is to be formed, which only QUOTIENTS does.
 template <typename T, int K, bool QUOTIENTS>
 inline void substitute_square(
     thread T (&a)[32],

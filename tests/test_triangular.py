@@ -253,7 +253,7 @@ def test_out_with_a_gradient(of_out: bool) -> None:
         (1, 32, 8, "triangular_columns"),
         (1, 33, 8, "triangular_step"),
         (1, 600, 1, "triangular_step"),
-        (1, 600, 600, "triangular_step in parts of 384, products"),
+        (1, 600, 600, "triangular_step in parts of 128, products"),
         (512, 33, 1, "triangular_step"),
         (513, 33, 1, "triangular_few"),
         (513, 64, 8, "triangular_columns"),
