@@ -1,27 +1,31 @@
 """The cost model held against recorded runs, and what it predicts for Apple GPUs.
 
-`python docs/generate.py cost_model docs/data/h200-*.json` writes the page and, from the same runs,
+`python docs/generate.py cost_model docs/data/h200.json` writes the page and, from the same runs,
 mpslinalg/_cost/factors.json.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mpslinalg._bench import FAMILIES, Case
+from mpslinalg._bench import Case
 from mpslinalg._cost import H200, MACHINES, Plan, plan, predict, price
 from mpslinalg._cost.factors import ANY, FILE, Factor, factors, written
 from mpslinalg._cost.recorded import measured, profiled, streamed
 
 SHOWN = ("M1", "M2 Max", "M3 Ultra", "M4 Max", "M5", "M5 Max")
-# A kernel's factor is taken from a whole call where the model gives it so much of the work, and
-# where work was so much of the time: else the host or another kernel was measured.
+# A kernel's factor is taken from a whole call where the model gives it so much of the work, where
+# work was so much of the time and was to take so many microseconds: else what was measured is the
+# host, which disturbs a call by some 50 us now and then, or another kernel.
 LEADING = 0.6
 WORKING = 0.5
+WORTH = 8.0
+# A file of docs/profile_kernels.py is named MACHINE-kernels.json.
+KERNELS = "kernels"
 # Cases of a kernel that show its spread.
 OFTEN = 4
 
@@ -36,16 +40,15 @@ class Measured:
     taken: float
 
 
-def family(file: Path) -> str:
-    return file.stem.rpartition("-")[2]
+def is_profile(file: Path) -> bool:
+    return file.stem.endswith(f"-{KERNELS}")
 
 
 def cells(files: Iterable[Path]) -> list[Measured]:
     return [
-        Measured(family(file), case, plan(case), taken)
+        Measured(family, case, plan(case), taken)
         for file in files
-        if family(file) in FAMILIES
-        for case, taken in measured(json.loads(file.read_text()))
+        for family, case, taken in measured(json.loads(file.read_text()))
     ]
 
 
@@ -57,7 +60,7 @@ def samples(files: Iterable[Path], cases: Iterable[Measured]) -> dict[str, list[
     def of_call(of_case: Plan, taken: float) -> None:
         priced = price(of_case, H200)
         work = sum(priced.work.values())
-        if work > 0 and priced.work[priced.kernel] >= LEADING * work:
+        if work >= WORTH and priced.work[priced.kernel] >= LEADING * work:
             whole[priced.kernel].append(taken / work)
 
     for cell in cases:
@@ -66,12 +69,10 @@ def samples(files: Iterable[Path], cases: Iterable[Measured]) -> dict[str, list[
             of_call(cell.plan, left)
     for file in files:
         run = json.loads(file.read_text())
-        if family(file) in FAMILIES:
-            case, rate = streamed(run)
+        for case, rate in streamed(run):
             of_case = plan(case)
             of_call(of_case, of_case.needed / (1e3 * rate) - H200.launch * len(of_case.steps))
-            continue
-        for case, kernels in profiled(run):
+        for case, kernels in profiled(run) if is_profile(file) else ():
             work = price(plan(case), H200).work
             for kernel, taken in kernels.items():
                 if work.get(kernel, 0) > 0:
@@ -92,7 +93,7 @@ def calibrate(files: Sequence[Path], cases: Sequence[Measured]) -> None:
     A kernel that few cases show has at least the spread that others have in the middle.
     """
     found = {kernel: _factor(ratios) for kernel, ratios in sorted(samples(files, cases).items())}
-    often = [factor for factor in found.values() if factor.cases >= OFTEN]
+    often = [factor for factor in found.values() if factor.cases >= OFTEN] or [*found.values()]
     low = median(factor.least / factor.median for factor in often)
     high = median(factor.most / factor.median for factor in often)
     widened = {
@@ -111,10 +112,11 @@ def calibrate(files: Sequence[Path], cases: Sequence[Measured]) -> None:
 
 
 def _short(factor: Factor) -> Factor:
-    return Factor(*(float(f"{x:.3g}") for x in factor[:3]), factor.cases)
+    middle, least, most = (float(f"{number:.3g}") for number in factor[:3])
+    return Factor(middle, least, most, factor.cases)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> str:
     align = ["---"] * left + ["---:"] * (len(head) - left)
     lines = [head, align, *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
@@ -132,7 +134,7 @@ def _validation(cases: Sequence[Measured]) -> str:
         fitted = [cell.taken / predict(cell.plan, H200).expected for cell in of_family]
         rows.append((name, len(of_family), *_spread(raw), *_spread(fitted)))
     head = ("family", "cases", "median", "least", "most", "with factors", "least", "most")
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _kernels() -> str:
@@ -140,7 +142,7 @@ def _kernels() -> str:
         (f"`{kernel}`" if kernel != ANY else kernel, *(f"{x:.2f}" for x in numbers[:3]), numbers[3])
         for kernel, numbers in factors().items()
     ]
-    return _table(("kernel", "factor", "least", "most", "cases"), rows)
+    return table(("kernel", "factor", "least", "most", "cases"), rows)
 
 
 def _machines() -> str:
@@ -150,7 +152,7 @@ def _machines() -> str:
         for m in (*MACHINES.values(), H200)
     ]  # fmt: skip
     head = ("chip", "cores", "GHz", "Tflop/s", "GB/s", "launch", "host", "call", "wait")
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _figure(number: float) -> str:
@@ -158,9 +160,9 @@ def _figure(number: float) -> str:
     return f"{number:.2g}" if number < 100 else f"{float(f'{number:.2g}'):.0f}"
 
 
-def _predictions(cases: Sequence[Measured], wanted: Callable[[Measured], bool]) -> str:
+def _predictions(cases: Sequence[Measured]) -> str:
     rows = []
-    for cell in filter(wanted, cases):
+    for cell in cases:
         step_count = len(cell.plan.steps)
         expected = [predict(cell.plan, MACHINES[name]) for name in SHOWN]
         rows.append(
@@ -183,7 +185,7 @@ def _predictions(cases: Sequence[Measured], wanted: Callable[[Measured], bool]) 
         )
     head = ("", "batch", "n", "launches + waits", "MB", "moved", "Gflop", "H200, measured", *SHOWN,
             "limit on M4 Max")  # fmt: skip
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def page(files: Sequence[Path]) -> str:
@@ -196,15 +198,12 @@ def page(files: Sequence[Path]) -> str:
         "\n### Against the H200\n\nMeasured time over modelled time, as the model stands and with "
         "the factors below, which come from the same runs.\n\n",
         _validation(cases),
-        "\n### Factors\n\nMeasured over modelled time of a kernel's launches: median, and the spread "
-        "without a tenth of the cases at both ends.\n\n",
+        "\n### Factors\n\nMeasured over modelled time of a kernel's launches: median, and the "
+        "spread without a tenth of the cases at both ends.\n\n",
         _kernels(),
     ]
     for name in dict.fromkeys(cell.family for cell in cases):
         pieces.append(f"\n### Predictions: {name}, float32\n\n")
-        pieces.append(
-            _predictions(
-                cases, lambda c, name=name: c.family == name and c.case.dtype_name == "float32"
-            )
-        )
+        of_family = [cell for cell in cases if cell.family == name]
+        pieces.append(_predictions([c for c in of_family if c.case.dtype_name == "float32"]))
     return "".join(pieces)

@@ -16,7 +16,6 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -24,11 +23,12 @@ from torch.profiler import ProfilerActivity, profile
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import mpslinalg as LA  # noqa: E402
-from mpslinalg import _doctor  # noqa: E402
-from mpslinalg._bench import DTYPES, FAMILIES, Case  # noqa: E402
-from mpslinalg._engines.gemm import _Gemm  # noqa: E402
-from mpslinalg._engines.program import record  # noqa: E402
+import mpslinalg as LA
+from mpslinalg import _doctor
+from mpslinalg._bench import DTYPES, FAMILIES, Case
+from mpslinalg._cost.recorded import families
+from mpslinalg._engines.gemm import _Gemm
+from mpslinalg._engines.program import record
 
 REPEATS = 3
 # Larger single matrices are thousands of launches of the same kinds.
@@ -42,12 +42,20 @@ def name_of(launcher: Any) -> str:
     return str(launcher._what).partition(": ")[2].partition("<")[0]
 
 
-def once(case: Case, inputs: tuple[torch.Tensor, ...]) -> dict[str, list[float]]:
-    """Microseconds of each launch of a call, by kernel."""
-    with record(inputs) as recording, profile(activities=[ProfilerActivity.CUDA]) as profiled:
+def launched(case: Case, inputs: tuple[torch.Tensor, ...]) -> list[str]:
+    """The kernels of a call, in order; it is recorded, so that none is repeated as a graph."""
+    with record(inputs) as recording:
         case.call(LA, inputs)
+    return [name_of(launcher) for launcher, *_ in recording.launched]
+
+
+def times(case: Case, inputs: tuple[torch.Tensor, ...]) -> dict[str, list[float]]:
+    """Microseconds of each launch in REPEATS calls, by kernel."""
+    names = []
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(REPEATS):
+            names += launched(case, inputs)
         torch.cuda.synchronize()
-    names = [name_of(launcher) for launcher, *_ in recording.launched]
     ours = iter([name for name in names if name != "gemm"])
     found: dict[str, list[float]] = defaultdict(list)
     kernels = [e for e in profiled.events() if e.device_type == torch.autograd.DeviceType.CUDA]
@@ -64,15 +72,12 @@ def once(case: Case, inputs: tuple[torch.Tensor, ...]) -> dict[str, list[float]]
 def cell(case: Case) -> dict[str, Any]:
     inputs = case.inputs(torch.device("cuda"))
     with LA.use("kernels"):
-        case.call(LA, inputs)
+        launched(case, inputs)
         torch.cuda.synchronize()
-        runs = [once(case, inputs) for _ in range(REPEATS)]
+        found = times(case, inputs)
     kernels = {
-        name: {
-            "launches": len(runs[0][name]),
-            "microseconds": median(sum(run[name]) for run in runs),
-        }
-        for name in runs[0]
+        name: {"launches": len(taken) // REPEATS, "microseconds": sum(taken) / REPEATS}
+        for name, taken in found.items()
     }
     return {
         "op": case.operation.name,
@@ -98,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             key=lambda case: case.batch == 1,
         )
         for dtype in dtypes
-        for family in FAMILIES.values()
+        for family in (FAMILIES[name] for name in families())
         if str(dtype).removeprefix("torch.") in family.dtypes
     ]
     turns = itertools.zip_longest(*by_family)

@@ -114,9 +114,14 @@ def _solve(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
         return testing.solve_ratio(A, X, B)
 
     yield _trial("solve", lambda: LA.solve(D, E), judge, X)
-    yield _trial("lu_solve", lambda: LA.lu_solve(*LA.lu_factor(D), E), judge, X)
+    yield _trial("lu_solve", lambda: _lu_solve(D, E), judge, X)
     X = lapack.getri(LU, pivots)
     yield _trial("inv", lambda: LA.inv(D), partial(testing.inverse_ratio, A), X)
+
+
+def _lu_solve(A: Tensor, B: Tensor) -> Tensor:
+    LU, pivots = LA.lu_factor(A)
+    return LA.lu_solve(LU, pivots, B)
 
 
 def _triangular(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
@@ -186,10 +191,15 @@ def _ldl_of(hermitian: bool, n: int, dtype: torch.dtype, device: str) -> Iterato
     G, E = M.to(device), B.to(device)
     yield _trial(
         "ldl_solve",
-        lambda: LA.ldl_solve(*LA.ldl_factor(G, hermitian=hermitian), E, hermitian=hermitian),
+        lambda: _ldl_solve(G, E, hermitian),
         partial(testing.solve_ratio, M, B=B),
         lapack.sytrs(*lapack.sytrf(M, hermitian)[:2], B, hermitian),
     )
+
+
+def _ldl_solve(A: Tensor, B: Tensor, hermitian: bool) -> Tensor:
+    LD, pivots = LA.ldl_factor(A, hermitian=hermitian)
+    return LA.ldl_solve(LD, pivots, B, hermitian=hermitian)
 
 
 def _qr(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
@@ -211,10 +221,10 @@ def _qr(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
 
     yield _trial("geqrf", lambda: LA.geqrf(D), of_reflectors, reflectors, tau)
     # Q of LAPACK's reflectors, so that its error is that of Q alone.
-    given = [torch.from_numpy(x).to(device) for x in (reflectors, tau)]
+    a, t = (torch.from_numpy(x).to(device) for x in (reflectors, tau))
     yield _trial(
         "householder_product",
-        lambda: LA.householder_product(*given),
+        lambda: LA.householder_product(a, t),
         lambda Q: testing.qr_ratio(A, Q, np.triu(reflectors)),
         lapack.orgqr(reflectors, tau),
     )
@@ -224,12 +234,12 @@ def _qr(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
     (routine,) = scipy.linalg.get_lapack_funcs((name,), (reflectors,))
     work = 64 * n
     parts = zip(reflectors, tau, C.numpy(), strict=True)
-    product = np.stack([routine("L", "N", a, t, c, work)[0] for a, t, c in parts])
+    theirs = np.stack([routine("L", "N", *part, work)[0] for part in parts])
     yield _trial(
         "ormqr",
-        lambda: LA.ormqr(*given, C.to(device)),
+        lambda: LA.ormqr(a, t, C.to(device)),
         lambda X: norm(double(X) - exact) / (n * norm(exact) * torch.finfo(dtype).eps / 2),
-        product,
+        theirs,
     )
 
 
@@ -250,7 +260,7 @@ def _lstsq(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
             pairs = zip(A.numpy(), B.numpy(), strict=True)
             yield _trial(
                 f"lstsq, {driver}",
-                lambda D=D, E=E, driver=driver: LA.lstsq(D, E, driver=driver).solution,
+                partial(_solution, D, E, driver),
                 judge,
                 lapack.gels(A, B)
                 if driver == "gels"
@@ -258,6 +268,11 @@ def _lstsq(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:
             )
         inverses = np.stack([scipy.linalg.pinv(a) for a in A.numpy()])
         yield _trial("pinv", partial(LA.pinv, D), partial(pinv_ratio, A), inverses)
+
+
+def _solution(A: Tensor, B: Tensor, driver: str) -> Tensor:
+    X: Tensor = LA.lstsq(A, B, driver=driver).solution
+    return X
 
 
 def _svd(n: int, dtype: torch.dtype, device: str) -> Iterator[Trial]:

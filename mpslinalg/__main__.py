@@ -1,14 +1,17 @@
 """The command line: `python -m mpslinalg demo | doctor | bench | cost`."""
 
 import argparse
+import io
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
-from mpslinalg import _bench, _bench_table, _demo, _doctor
+from mpslinalg import _bench, _bench_report, _bench_table, _demo, _doctor
 from mpslinalg._engines import ShaderError
 
 
@@ -18,6 +21,16 @@ def _target(text: str) -> Path:
     if not text or path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"cannot write a file {text!r}")
     return path
+
+
+def _run(text: str) -> dict[str, Any]:
+    """What `bench --json` wrote."""
+    try:
+        run: dict[str, Any] = json.loads(Path(text).read_text())
+        run["families"], run["environment"]["device"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise argparse.ArgumentTypeError(f"no run of `bench --json` in {text!r}") from error
+    return run
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,6 +64,16 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--dtype", choices=list(_bench.DTYPES), action="append", help="repeatable")
     bench.add_argument("--quick", action="store_true", help="small batches, as fits a CPU")
     bench.add_argument("--json", type=_target, metavar="FILE", help="write the numbers")
+    bench.add_argument(
+        "--report",
+        type=_target,
+        metavar="FILE.html|FILE.md",
+        help="write one file for an issue: figures, bars, plots (HTML; matplotlib), doctor",
+    )
+    bench.add_argument("--compare", type=_run, metavar="FILE.json", help="two runs side by side")
+    bench.add_argument(
+        "--read", type=_run, metavar="FILE.json", help="report a run that --json wrote; time none"
+    )
 
     cost = commands.add_parser("cost", help="predict the times of kernels on an Apple GPU")
     cost.add_argument("--family", choices=list(_bench.FAMILIES), required=True)
@@ -62,9 +85,42 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cost(options: argparse.Namespace, parser: argparse.ArgumentParser, console: Console) -> int:
-    from mpslinalg._cost import table
+def _timed(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    device: torch.device,
+    console: Console,
+) -> tuple[dict[str, Any], int]:
+    """The figures of a run, and the exit status."""
+    if device.type == "mps" and {"float64", "complex128"} & set(options.dtype or ()):
+        parser.error("an Apple GPU has no double precision")
+    names = options.family or ["all"]
+    families = {
+        name: family for name, family in _bench.FAMILIES.items() if name in names or "all" in names
+    }
+    return _bench_table.run(
+        families,
+        device,
+        console,
+        mode=options.cases,
+        dtypes=options.dtype,
+        quick=options.quick,
+        json_file=options.json,
+    )
 
+
+def _diagnosis(device: torch.device) -> str:
+    """What `doctor` prints."""
+    text = io.StringIO()
+    _doctor.run(device, Console(file=text, width=120))
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+
+def _cost(options: argparse.Namespace, parser: argparse.ArgumentParser, console: Console) -> int:
+    from mpslinalg._cost import recorded, table
+
+    if options.family not in recorded.families():
+        parser.error(f"no model of {options.family}; there is one of {recorded.families()}")
     names = options.machine or table.SHOWN
     unknown = [name for name in names if name not in table.KNOWN]
     if unknown:
@@ -92,7 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = torch.device(options.device) if options.device else _doctor.default_device()
     if options.command == "doctor":
         return _doctor.run(device, console)
-    if not _doctor.available(device):
+    read = options.command == "bench" and options.read
+    if not read and not _doctor.available(device):
         parser.error(f"torch {torch.__version__} has no {device.type} device here")
     if options.command == "demo":
         names = [options.case] if options.case else list(_demo.CASES)
@@ -101,21 +158,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ShaderError as error:
             print(error, file=sys.stderr)
             return 1
-    if device.type == "mps" and {"float64", "complex128"} & set(options.dtype or ()):
-        parser.error("an Apple GPU has no double precision")
-    names = options.family or ["all"]
-    families = {
-        name: family for name, family in _bench.FAMILIES.items() if name in names or "all" in names
-    }
-    return _bench_table.run(
-        families,
-        device,
-        console,
-        mode=options.cases,
-        dtypes=options.dtype,
-        quick=options.quick,
-        json_file=options.json,
-    )
+    if options.cases != "grid" and (options.report or options.compare):
+        parser.error("--report and --compare are of --cases grid")
+    run, status = (options.read, 0) if options.read else _timed(parser, options, device, console)
+    if options.compare:
+        _bench_report.show(run, options.compare, console)
+    if options.report:
+        diagnosis = "" if options.read else _diagnosis(device)
+        _bench_report.write(options.report, run, options.compare, diagnosis)
+    return status
 
 
 if __name__ == "__main__":

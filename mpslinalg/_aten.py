@@ -300,11 +300,7 @@ def _eigh_of(A: Tensor, UPLO: str = "L", compute_v: bool = True) -> Any:
     return L, V
 
 
-def _takes_eig(A: Tensor) -> bool:
-    return _check.square(A) and _eig.lacking(A) is None
-
-
-@_does("linalg_eig", "eig", _takes_eig, _householder.write)
+@_does("linalg_eig", "eig", write=_householder.write)
 def _eig_of(A: Tensor) -> Any:
     L, V, info = _eig_plan.eig_op(A, True)
     _eig.check_info(info, "linalg.eig", A)
@@ -312,8 +308,8 @@ def _eig_of(A: Tensor) -> Any:
 
 
 # torch composes linalg_eigvals of one or the other operation, except for out=.
-@_does("linalg_eigvals", "eigvals", _takes_eig)
-@_does("_linalg_eigvals", "eigvals", _takes_eig)
+@_does("linalg_eigvals", "eigvals")
+@_does("_linalg_eigvals", "eigvals")
 def _eigvals(A: Tensor) -> Any:
     L, _, info = _eig_plan.eig_op(A, False)
     _eig.check_info(info, "linalg.eigvals", A)

@@ -21,7 +21,8 @@ from mpslinalg import (
     _special_plan,
     special,
 )
-from mpslinalg._aten import OPERATIONS, Operation
+from mpslinalg._aten import OPERATIONS as OPERATIONS
+from mpslinalg._aten import Operation
 from mpslinalg._elementwise_plan import COMPARISONS, DIGITS, REALS, WIDE_UNSIGNED
 
 WIDE = frozenset(WIDE_UNSIGNED)

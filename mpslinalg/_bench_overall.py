@@ -91,7 +91,8 @@ def rows(families: Content) -> Iterator[tuple[str, ...]]:
         bars = family.get("bars", {})
         batched, single = (speedups(family, batched=value) for value in (True, False))
         worst = min(batched, key=batched.__getitem__, default="")
-        share, least = family.get("stream", {}).get("share"), bars.get("share")
+        stream = {} if family.get("apart") else family.get("stream", {})
+        share, least = stream.get("share"), bars.get("share")
         yield (
             name,
             str(len(batched)),

@@ -170,6 +170,7 @@ def _grid(
         "summary": summary,
         "bars": asdict(family.bars),
         "apart": family.apart,
+        "note": family.note,
         "spent": dict(sorted(spent.items(), key=itemgetter(1), reverse=True)),
     }
     return content, not any("kernels" in cell.refused for cell in cells)
@@ -219,8 +220,8 @@ def run(
     dtypes: Sequence[str] | None = None,
     quick: bool = False,
     json_file: Path | None = None,
-) -> int:
-    """Print the figures; 1 if a result of ours was refused. Speed alone fails nothing.
+) -> tuple[dict[str, Any], int]:
+    """Print the figures; they are returned, and 1 if a result of ours was refused, else 0.
 
     `dtypes` are those of each family by default. The file is written after each family: a run that
     is ended keeps what it had.
@@ -255,4 +256,4 @@ def run(
     if mode == "grid" and len(families) > 1:
         _bench_overall.show(content["families"], content["overall"], console)
         console.print(f"took {content['seconds']:.0f} s", highlight=False)
-    return 0 if right else 1
+    return content, 0 if right else 1

@@ -266,7 +266,8 @@ def cholesky_solve(
 
     Args:
         B: (*, n, k).
-        L: (*, n, n), the result of `cholesky`; batches broadcast. The other triangle is not read.
+        L: (*, n, n), the result of `cholesky`, with its dtypes; batches broadcast. The other
+            triangle is not read.
         upper: L is U, upper triangular.
         out: a tensor to write to.
 
@@ -309,7 +310,7 @@ def cholesky_inverse(L: Tensor, upper: bool = False, *, out: Tensor | None = Non
     triangle that is not read.
 
     Args:
-        L: (*, n, n), the result of `cholesky`. The other triangle is not read.
+        L: (*, n, n), the result of `cholesky`, with its dtypes. The other triangle is not read.
         upper: L is U, upper triangular.
         out: a tensor to write to.
 

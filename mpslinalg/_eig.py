@@ -161,9 +161,8 @@ def check_info(info: Tensor, name: str, A: Tensor) -> None:
 def eig(A: Tensor, *, out: Any = None) -> Any:
     """Compute eigenvalues and eigenvectors of a square matrix, A V = V diag(L).
 
-    Same contract as `torch.linalg.eig`. Differences: more than 512 rows are torch's in
-    `use("auto")` and refused in `use("kernels")`; within `torch.compile` and `torch.func` a matrix
-    with NaN or infinity raises LinAlgError.
+    Same contract as `torch.linalg.eig`. Differences: within `torch.compile` and `torch.func` a
+    matrix with NaN or infinity raises LinAlgError.
 
     Args:
         A: (*, n, n), float32, float64, complex64 or complex128.
@@ -178,18 +177,21 @@ def eig(A: Tensor, *, out: Any = None) -> Any:
 
     Raises:
         RuntimeError: NaN or infinite entries; what is no square matrix; other dtypes.
-        torch.linalg.LinAlgError: no convergence within 30 n sweeps; names the first matrix. Reads
-            the device once to know.
-        NotImplementedError: half precision; more than 512 rows in `use("kernels")`.
+        torch.linalg.LinAlgError: no convergence within 30 n sweeps, beyond 512 rows 4 n rounds of
+            several; names the first matrix. Reads the device once to know, beyond 512 rows once
+            for some 12 rows (6 complex).
+        NotImplementedError: half precision.
 
     Balancing by powers of two, Householder's reduction to Hessenberg form, Francis's double shifts,
     single ones if complex, and back substitution: up to 32 rows (16 in double precision) in one
-    launch, a simdgroup a matrix; beyond, a threadgroup a matrix and so many sweeps a launch.
+    launch, a simdgroup a matrix; up to 512 a threadgroup a matrix and so many sweeps a launch;
+    beyond, aggressive early deflation and sweeps of several bulges, by the whole GPU.
     ||A V - V diag(L)|| <= c n eps ||A|| unless balancing was to undo large differences of scale:
     LAPACK's test ratios stay below its threshold of 20.
 
-    Source: Golub, Van Loan, "Matrix Computations", chapter 7; LAPACK's geev. Derivatives: Boeddeker
-    et al. (2017), Giles (2008).
+    Source: Golub, Van Loan, "Matrix Computations", chapter 7; Braman, Byers, Mathias, "The
+    multishift QR algorithm" I and II (2002); LAPACK's geev. Derivatives: Boeddeker et al. (2017),
+    Giles (2008).
     """
     if not (isinstance(A, Tensor) and _route.kernels("eig", A)):
         return torch.linalg.eig(A, out=out)

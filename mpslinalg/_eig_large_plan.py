@@ -15,15 +15,15 @@ from mpslinalg._simdgroups import whole
 # Rows of a window on the diagonal, by the bytes of a number: threadgroup memory holds two matrices
 # of so many.
 WINDOW = {4: 60, 8: 42, 16: 28}
-# What bounds the time of a launch: the sweeps inside a window, for each of its rows, and the entries
-# that a step of balancing reads.
-TURNS_A_ROW = 10
+# What bounds the time of a launch: the sweeps inside a window, for each of its rows, and the
+# entries that balancing reads.
+TURNS_A_ROW = 6.0
 ENTRIES = 2**22
 # From the shaders: passes of balancing, and the numbers of a matrix's state.
 BALANCING_PASSES = 16
 STATE = 4
 # The rounds that a matrix may take are this many times its rows: with as many bulges in each as a
-# window has, LAPACK's bound of 30 sweeps a row. Usual is one round for 12 rows.
+# window has, LAPACK's bound of 30 sweeps a row. Usual is one for 12 rows, 6 complex.
 ROUNDS_A_ROW = 4.0
 # Rows of eigenvectors that a launch solves for.
 BLOCK = 32
@@ -160,7 +160,7 @@ def _iterate(H: Tensor, Z: Tensor | None) -> Tensor:
 
     for _ in range(int(ROUNDS_A_ROW * n)):
         deflate(
-            H, U, state, windows, shifts, n, TURNS_A_ROW * window,
+            H, U, state, windows, shifts, n, int(TURNS_A_ROW * window),
             threads=(threads * batch,), group=(threads,),
         )  # fmt: skip
         apply()

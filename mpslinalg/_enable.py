@@ -117,8 +117,7 @@ def _type(device: str | torch.device, name: str) -> str:
 
 def _registered(part: Part) -> Library:
     # Imported late: `import mpslinalg` is to be quick.
-    from mpslinalg import _aten_elementwise as _aten_elementwise
-    from mpslinalg._aten import OPERATIONS
+    from mpslinalg._aten_elementwise import OPERATIONS
 
     key = _KEYS[part.device]
     library = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
@@ -232,11 +231,18 @@ def _torchs(overload: Any, key: str) -> Callable[..., Any]:
     try:
         call: Callable[..., Any] = get_kernel(overload, key).call_boxed
     except RuntimeError:
+        written = overload._schema.arguments[0]
+        in_place = written.is_write and not written.is_out
+
+        @functools.wraps(overload)
+        def replay(x: Any, *args: Any, **kwargs: Any) -> Any:
+            # What torch is shown has one number for all elements, where it must not write.
+            return overload(torch.zeros_like(x) if in_place else x, *args, **kwargs)
 
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
             outs = {k: v for k, v in kwargs.items() if isinstance(v, Tensor)}
             outs = {k: torch.empty(0, dtype=v.dtype) for k, v in outs.items()}
-            return _check.refuse(overload, *args, **{**kwargs, **outs})
+            return _check.refuse(replay, *args, **{**kwargs, **outs})
 
     return call
 

@@ -156,9 +156,20 @@ def recurrent_gated_delta_rule(
     """Linear attention by the gated delta rule, token by token: the step for decoding.
 
     Same contract as `torch_recurrent_gated_delta_rule` of Hugging Face transformers. Differences:
-    float64 is computed in float64. Arguments, returns and errors are those of
-    `chunk_gated_delta_rule`, which is the faster for more than a few tokens. Where no derivative
-    is asked for and K <= 256 it is one launch.
+    float64 is computed in float64.
+
+    Args:
+        query, key, value, g, beta, initial_state, output_final_state, use_qk_l2norm_in_kernel: see
+            `chunk_gated_delta_rule`.
+
+    Returns:
+        The output and the state, as `chunk_gated_delta_rule`.
+
+    Raises:
+        RuntimeError: as `chunk_gated_delta_rule`.
+
+    Where no derivative is asked for and K <= 256 it is one launch. For more than a few tokens, and
+    for the formula and its source, see `chunk_gated_delta_rule`.
     """
     given = (query, key, value, g, beta, initial_state)
     _check_rule("recurrent_gated_delta_rule", *given)

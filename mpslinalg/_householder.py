@@ -174,7 +174,7 @@ def ormqr(
     Same contract as `torch.ormqr`. Differences: none.
 
     Args:
-        input, tau: reflectors as `geqrf` returns them, (*, m, k) and (*, k).
+        input, tau: reflectors as `geqrf` returns them, (*, m, k) and (*, k), of its dtypes.
         other: C, (*, m, n), or (*, n, m) with left=False.
         left: Q C, else C Q.
         transpose: Q^H in place of Q.

@@ -245,5 +245,8 @@ put_op = _op.define(
     _put_fake,
 )
 bincount_op = _op.define(
-    "bincount(Tensor input, Tensor? weights, int minlength) -> Tensor", bincount, _bincount_fake
+    "bincount(Tensor input, Tensor? weights, int minlength) -> Tensor",
+    bincount,
+    _bincount_fake,
+    shape_depends_on_values=True,
 )

@@ -247,7 +247,7 @@ def ldl_solve(
     that require a gradient is refused.
 
     Args:
-        LD, pivots: results of `ldl_factor` for A (*, n, n).
+        LD, pivots: results of `ldl_factor` for A (*, n, n), with its dtypes.
         B: (*, n, k); the batches of LD and B broadcast.
         hermitian: as in `ldl_factor`.
         out: a tensor to write to.

@@ -338,7 +338,7 @@ def lu_unpack(
     pivots of another shape than `lu_factor` returns raise an error, torch reads past their end.
 
     Args:
-        LU_data: (*, m, n).
+        LU_data: (*, m, n), the dtypes of `lu_factor`.
         LU_pivots: int32 (*, min(m, n)).
         unpack_data: whether to return L and U, else empty tensors.
         unpack_pivots: whether to return P, else an empty tensor.
@@ -396,7 +396,7 @@ def lu_solve(
     Same contract as `torch.linalg.lu_solve`. Differences: none.
 
     Args:
-        LU, pivots: results of `lu_factor` for A (*, n, n).
+        LU, pivots: results of `lu_factor` for A (*, n, n), with its dtypes.
         B: (*, n, k), or (*, k, n) with left=False; batches broadcast.
         left: solve A X = B, else X A = B.
         adjoint: A^H in place of A.

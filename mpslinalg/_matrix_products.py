@@ -69,8 +69,10 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1, out: Tensor | None = N
     ):
         refused: Tensor = _check.refuse(torch.linalg.cross, input, other, dim=dim, out=out)
         return refused
-    (x1, y1), (x2, y2) = ([t.roll(-i, dim) for t in (input, other)] for i in (1, 2))
-    result = x1 * y2 - x2 * y1
+    # A product rounded to a half may be off by more than the whole difference.
+    wide = torch.float32 if input.dtype in _check.HALVES else input.dtype
+    (x1, y1), (x2, y2) = ([t.to(wide).roll(-i, dim) for t in (input, other)] for i in (1, 2))
+    result = (x1 * y2 - x2 * y1).to(input.dtype)
     return result if out is None else _out.write(result, out)
 
 
@@ -80,7 +82,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     Same contract as `torch.linalg.diagonal`. Differences: none.
 
     Args:
-        A: of two and more dimensions.
+        A: of two and more dimensions and any dtype.
         offset: above the main diagonal if positive, below it if negative.
         dim1, dim2: the dimensions of rows and of columns.
 

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.library import Library, register_vmap
+from torch.library import Library, register_fake, register_vmap
 
 from mpslinalg._repeat import repeated
 from mpslinalg._repeat import tracked as tracked
@@ -23,7 +23,12 @@ R = TypeVar("R")
 _LIBRARY = Library("mpslinalg", "DEF")  # type: ignore[no-untyped-call]
 
 
-def define(schema: str, plan: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+def define(
+    schema: str,
+    plan: Callable[..., Any],
+    fake: Callable[..., Any],
+    shape_depends_on_values: bool = False,
+) -> Callable[..., Any]:
     """Make `torch.ops.mpslinalg.<name>` of a launch plan, and return the way to call it.
 
     Args:
@@ -32,14 +37,18 @@ def define(schema: str, plan: Callable[..., Any], fake: Callable[..., Any]) -> C
             all its tensors, and returns new tensors.
         fake: takes the plan's arguments, returns empty tensors of the shapes, dtypes and strides
             that the plan returns.
+        shape_depends_on_values: so that `fake` asks `torch.library.get_ctx()` for sizes.
     """
     name = schema[: schema.index("(")]
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
     for engine in ("CPU", "CUDA", "MPS"):
         _LIBRARY.impl(name, plan, engine)  # type: ignore[no-untyped-call]
-    # For meta tensors and for fake ones alike. register_fake does the same, but reads the caller's
-    # source file to know where it stands: a third of the time that importing all this took.
-    _LIBRARY.impl(name, fake, "Meta")  # type: ignore[no-untyped-call]
+    if shape_depends_on_values:
+        register_fake(f"mpslinalg::{name}", fake, lib=_LIBRARY)
+    else:
+        # For meta tensors and fake ones alike. register_fake does the same, but reads the caller's
+        # source file to know where it stands: a third of the time that importing all this took.
+        _LIBRARY.impl(name, fake, "Meta")  # type: ignore[no-untyped-call]
     op = getattr(torch.ops.mpslinalg, name).default
 
     def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:

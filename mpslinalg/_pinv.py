@@ -114,7 +114,8 @@ def _tolerances(A: Any, *given: Any) -> bool:
         return False
     if numbers > 0:
         return all(len(shape) == 0 for shape in shapes)
-    shapes.append(A.shape[:-2])
+    # Of a tensor without entries torch looks at no tolerance.
+    shapes = [*shapes, A.shape[:-2]] if A.numel() > 0 else []
     return all(_check.broadcastable(a, b) for a in shapes for b in shapes)
 
 
@@ -189,8 +190,8 @@ def pinv(
     Args:
         A: (*, m, n), float32, float64, complex64 or complex128; of any rank.
         atol, rtol: singular values of at most max(atol, rtol times the largest one) count as zero.
-            Numbers, or tensors that broadcast with the batch. rtol is eps max(m, n) by default, 0
-            if atol is above 0; `pinv(A, rcond)` means rtol=rcond.
+            Numbers, or tensors that broadcast with the batch; with a number, of no dimensions. rtol
+            is eps max(m, n) by default, 0 if atol is above 0; `pinv(A, rcond)` means rtol=rcond.
         hermitian: take A as symmetric or Hermitian, and read its lower triangle only.
         out: a tensor to write to.
 
@@ -284,7 +285,7 @@ def matrix_rank(
         return refused
     atol, rtol = _plain(atol), _plain(rtol)
     if A.numel() == 0:
-        rank = torch.zeros(_broadcast(A, atol, rtol).shape[:-2], dtype=torch.int64, device=A.device)
+        rank = torch.zeros(A.shape[:-2], dtype=torch.int64, device=A.device)
     else:
         S = _eigh.eigvalsh(A.detach()).abs() if hermitian else _svd.svdvals(A.detach())
         rank = _counts(S, A, atol, rtol, S.amax(-1, keepdim=True)).sum(-1)

@@ -32,6 +32,8 @@ CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
 CUDA_SINGLE = 256
 CUDA_SINGLE_WINS = frozenset(("svd", "svdvals"))
 CUDA_NOT_MEASURED = frozenset(("matrix_exp", "matrix_norm", "svd_lowrank"))
+# Batches of eig were measured up to so many rows.
+CUDA_EIG_ROWS = 512
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
 # What is a decomposition and a few products is as fast as its decomposition.
@@ -165,22 +167,14 @@ def torchs(name: str) -> Callable[..., Any]:
     return function
 
 
-def kernels_if_built(name: str, A: Tensor, lacking: Callable[[Tensor], str | None]) -> bool:
-    """`kernels` of a function that lacks sizes; raises where nothing else may run and one lacks."""
-    if not kernels(name, A):
-        return False
-    words = lacking(A) if A.dim() >= 2 and A.dtype in DTYPES else None
-    if words is not None and mode.name == "kernels":
-        raise NotImplementedError(f"mpslinalg.{name}: {words}; mpslinalg.use('auto') runs torch")
-    return words is None
-
-
 def kernels_win(name: str, device: str, batch: int, m: int, n: int) -> bool:
     """Whether kernels are what `auto` runs for a batch of m x n matrices."""
     if device == "mps" or (device == "cuda" and name in CUDA_ALWAYS | CUDA_LACKS):
         return True
     name = BUILT_ON.get(name, name)
     if device != "cuda" or name in CUDA_NOT_MEASURED:
+        return False
+    if name in ("eig", "eigvals") and n > CUDA_EIG_ROWS:
         return False
     tall = name in CUDA_TALL_WINS and m >= CUDA_TALL and n <= CUDA_TALL_COLUMNS
     large = name in CUDA_SINGLE_WINS and min(m, n) >= CUDA_SINGLE
@@ -234,13 +228,6 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     built_on = BUILT_ON.get(operation)
     if built_on is not None:
         module = sys.modules[getattr(sys.modules["mpslinalg"], built_on).__module__]
-    # A module whose kernels do not take every size says which.
-    lacking = getattr(module, "lacking", None)
-    words = None if lacking is None or mode.name == "torch" else lacking(A)
-    if words is not None and mode.name == "kernels":
-        return f"{name}: raises NotImplementedError: {words}"
-    if words is not None:
-        return f"{name}: torch.linalg on {device}: {words}"
     if not kernels(operation, A, given.arguments.get("pivot", True)):
         if mode.name == "torch" and operation in CPU_LACKS:
             return f"{name}: raises an error: torch.linalg has no such function"

@@ -213,7 +213,7 @@ def _polynomial_function(name: str, symbol: str, recurrence: str, accuracy: str)
     is infinite, with its sign.
 
     Args:
-        x: a tensor of any shape and strides, or a number.
+        x: real numbers in a tensor of any shape and strides, or one number.
         n: the degree, a tensor that broadcasts with x, or a number. A real degree is cut off to
             an integer, as torch does, where SciPy continues the polynomial to a function of a
             real degree. Of a negative degree the polynomial is 0, of 2^30 and more NaN.
@@ -270,7 +270,7 @@ def airy_ai(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     precision is taken.
 
     Args:
-        x: a tensor of any shape and strides.
+        x: real numbers, a tensor of any shape and strides.
         out: a tensor to write to.
 
     Returns:
@@ -297,7 +297,7 @@ def log_ndtr(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     Same contract as `torch.special.log_ndtr`. Differences: half precision is taken.
 
     Args:
-        input: a tensor of any shape and strides.
+        input: real numbers, a tensor of any shape and strides.
         out: a tensor to write to.
 
     Returns:
@@ -323,7 +323,7 @@ def ndtri(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     Same contract as `torch.special.ndtri`. Differences: half precision is taken.
 
     Args:
-        input: a tensor of any shape and strides, of probabilities.
+        input: real numbers that are probabilities, a tensor of any shape and strides.
         out: a tensor to write to.
 
     Returns:

@@ -211,7 +211,7 @@ template <typename T, int W>
 }
 
 // Where the rows begin that the next sweep turns, and its shifts if exceptional ones are due. No
-// sweep where the next window holds those rows.
+// sweep where the next window holds those rows, unless this one did not help.
 template <typename T, int W>
 [[max_total_threads_per_threadgroup(256)]] kernel void eig_split(
     device T* H_all [[buffer(0)]],
@@ -238,9 +238,11 @@ template <typename T, int W>
   }
   const uint top = last_of_all<true>(candidate, crew, partial);
   meet<true>();
-  const bool small = active - top < uint(W);
-  const bool exceptional = !small && stalled > 0 && (stalled % STALLED_ROUNDS == 0 || bulges == 0);
-  if (exceptional && tid < BULGES) {
+  const uint rows = active - top;
+  const bool sweeps = rows > 2 && (rows >= uint(W) || stalled > 0);
+  const bool exceptional = sweeps && stalled > 0 && (stalled % STALLED_ROUNDS == 0 || bulges == 0);
+  const uint most = min(BULGES, (max(rows, 1u) - 1) / 2);
+  if (exceptional && tid < most) {
     device const T* at = H + (active - 1 - 2 * tid) * (n + 1);
     const Real size = cabs1(at[-long(n)]) + cabs1(at[-long(n) - 1 - long(n)]);
     const T a = at[0] + from_real<T>(Real(0.75f) * size);
@@ -251,8 +253,20 @@ template <typename T, int W>
   if (tid == 0) {
     if (top > 0) H[top + (top - 1) * n] = zero<T>();
     state[2] = int(top);
-    state[3] = small ? 0 : (exceptional ? int(BULGES) : int(bulges));
+    state[3] = sweeps ? int(exceptional ? most : bulges) : 0;
   }
+}
+
+template <typename T> inline void store_turn(threadgroup T* to, Turn<T> turn) {
+  to[0] = turn.tau;
+  to[1] = turn.v1;
+  to[2] = turn.v2;
+  to[3] = from_real<T>(turn.beta);
+}
+
+template <typename T> inline Turn<T> load_turn(threadgroup const T* from) {
+  const Turn<T> turn = {from[0], from[1], from[2], real_part(from[3])};
+  return turn;
 }
 
 // Entries that lie `step` apart, times a reflection of three or two rows.
@@ -286,7 +300,7 @@ template <typename T, int W>
   constexpr uint STEPS = steps_of_window<T, W>();
   THREADGROUP_ARRAY(T, h, (W * (W + 1)));
   THREADGROUP_ARRAY(T, u, (W * (W + 1)));
-  THREADGROUP_ARRAY(Turn<T>, turns, BULGES);
+  THREADGROUP_ARRAY(T, turns, (4 * BULGES));
   device const int* state = state_all + matrix * STATE;
   const uint bottom = uint(max(state[0], 1)) - 1;
   const uint top = uint(state[2]);
@@ -325,7 +339,7 @@ template <typename T, int W>
         bulge.x[1] = x[1];
         if (three) bulge.x[2] = x[2];
       }
-      turns[tid] = turn_of(bulge);
+      store_turn<T>(turns + 4 * tid, turn_of(bulge));
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint item = tid; item < bulges * uint(W); item += threads) {
@@ -336,7 +350,7 @@ template <typename T, int W>
         const bool three = ROWS == 3 && k + 1 < bottom;
         const uint row = k - first;
         threadgroup T* a = h + j * STRIDE + row;
-        const Turn<T> turn = turns[b];
+        const Turn<T> turn = load_turn<T>(turns + 4 * b);
         if (j >= row) {
           turn_in_place<T>(a, 1, three, conj(turn.tau), conj(turn.v1), conj(turn.v2));
         } else if (j + 1 == row && k > top) {
@@ -356,7 +370,7 @@ template <typename T, int W>
         const uint k = top + t - ROWS * b;
         const bool three = ROWS == 3 && k + 1 < bottom;
         const uint column = k - first;
-        const Turn<T> turn = turns[b];
+        const Turn<T> turn = load_turn<T>(turns + 4 * b);
         if (!of_h || i <= column + ROWS) {
           threadgroup T* a = (of_h ? h : u) + column * STRIDE + i;
           turn_in_place<T>(a, STRIDE, three, turn.tau, turn.v1, turn.v2);

@@ -125,7 +125,7 @@ kernel void eig_normalize(
     for (uint i = 0; i < n; ++i) v[i] = C(R(NAN), R(NAN));
   } else if (k == 0 || !is_pair<T>(H, n, k - 1, n)) {
     const bool first = is_pair<T>(H, n, k, n);
-    normalize<C>(v, n, scales + matrix * n, !first && !bool(scalar_traits<T>::complex));
+    finish_vector<C>(v, n, scales + matrix * n, !first && !bool(scalar_traits<T>::complex));
     for (uint i = 0; first && i < n; ++i) v[n + i] = conj(v[i]);
   }
 }

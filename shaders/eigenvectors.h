@@ -120,7 +120,8 @@ inline uint back_substitute(P H, uint stride, uint n, uint k, C value, Q x, uint
 // v := D v of norm 1 with a largest entry that is real and positive. `real`: so are all entries, up
 // to rounding. Near a conjugate pair that may be as large as the vector, and is one as good: the
 // phase takes from both.
-template <typename C, typename S> inline void normalize(device C* v, uint n, S scales, bool real) {
+template <typename C, typename S>
+inline void finish_vector(device C* v, uint n, S scales, bool real) {
   typedef real_t<C> R;
   int top = -0x10000;
   for (uint i = 0; i < n; ++i) {
@@ -160,5 +161,5 @@ template <typename T, typename C, typename P, typename Q, typename S>
 inline void transform(
     P Z, uint stride, uint n, Q x, uint step, uint last, S scales, device C* v, bool real) {
   for (uint i = 0; i < n; ++i) v[i] = row_product<T, C>(Z, stride, i, 0, last, x, step);
-  normalize<C>(v, n, scales, real);
+  finish_vector<C>(v, n, scales, real);
 }

@@ -1,8 +1,9 @@
 """The device, the hypothesis profiles and the modes that tests share."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # For OpenBLAS, OpenMP and MKL, which read it when numpy and torch load: over these small matrices
 # a second thread spends its time waiting, and the suite takes twice as long.
@@ -12,6 +13,9 @@ import hypothesis
 import pytest
 
 import mpslinalg as LA
+from mpslinalg import _aten_elementwise
+from mpslinalg._engines import Kernel
+from mpslinalg._engines.program import Program
 
 hypothesis.settings.register_profile("default", derandomize=True, max_examples=25, deadline=None)
 hypothesis.settings.register_profile("thorough", max_examples=1000, deadline=None)
@@ -70,3 +74,35 @@ def kernels() -> Iterator[None]:
     """Kernels on every device."""
     with LA.use("kernels"):
         yield
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Kernels launched by each operation of aten."""
+    counts = dict.fromkeys(_aten_elementwise.OPERATIONS, 0)
+    inside: list[str] = []
+
+    def counted(call: Callable[..., Any], of: Callable[..., int]) -> Callable[..., Any]:
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            for name in inside[-1:]:
+                counts[name] += of(self)
+            return call(self, *args, **kwargs)
+
+        return run
+
+    def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            inside.append(name)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                inside.pop()
+
+        return run
+
+    monkeypatch.setattr(Kernel, "__call__", counted(Kernel.__call__, lambda _: 1))
+    monkeypatch.setattr(Program, "run", counted(Program.run, lambda self: len(self.launches)))
+    for name, operation in _aten_elementwise.OPERATIONS.items():
+        replaced = operation._replace(run=named(name, operation.run))
+        monkeypatch.setitem(_aten_elementwise.OPERATIONS, name, replaced)
+    return counts

@@ -79,7 +79,7 @@ class Case(NamedTuple):
                     A.diagonal(dim1=-2, dim2=-1).add_(torch.arange(2, 2 + min(given[-2:])))
             if not (dtype.is_floating_point or dtype.is_complex):
                 A = A.round() if dtype.is_signed else A.abs().round()
-            made.append(on(device, A.to(dtype)).requires_grad_(grad))
+            made.append(on(device, A.to(dtype, copy=True)).requires_grad_(grad))
         return tuple(made)
 
 
@@ -322,6 +322,7 @@ CASES = [
     Case("put-accumulate", lambda f, A, B: f(A, WRITTEN(A), B, True), ((2, 2), (4,)), STORED),
     Case("put_", lambda f, A, B: f(A.clone().mT, WRITTEN(A), B), ((2, 2), (4,)), STORED),
     Case("bincount", options(None, 9), (NUMBERS,), INTEGERS),
+    Case("bincount-weights", lambda f, x: f(x, x.float()), (NUMBERS,), INTEGERS),
     Case("frexp", plain, (NUMBERS + 0.3,), FLOATING),
     Case("heaviside", heaviside, (NUMBERS[:4],), REALS),
     Case("logspace", logspace, (NUMBERS,), (*INTEGERS, *UNSIGNED, *FLOATING)),
@@ -362,6 +363,8 @@ EXCEPTIONS = {
 } | {
     ("bincount", "vmap"): "the number of bins depends on the values",
 }
+# Of integers torch has no products on CUDA.
+PRODUCTS = ("matmul", "multi_dot", "matrix_power")
 # What a function has, but not in every way.
 EXCEPT_THAT = {
     ("put_", "vmap"): "but not into a tensor without the batch dimension: nor does torch's",

@@ -4,11 +4,13 @@ import functools
 import importlib
 import json
 import math
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import __main__ as command
-from mpslinalg import _bench, _bench_overall, _bench_table, _timing, testing
+from mpslinalg import _bench, _bench_overall, _bench_table, _doctor, _timing, testing
 from mpslinalg._bench import compiling, judging, lstsq, measuring
 
 CPU = torch.device("cpu")
@@ -295,6 +297,15 @@ def test_asv_suite(monkeypatch: pytest.MonkeyPatch) -> None:
         assert provider in providers
         suite.setup("inv 5 x 3 float32", provider)
         suite.time_call("inv 5 x 3 float32", provider)
+        suite.peakmem_call("inv 5 x 3 float32", provider)
+    # What a GPU counts: before a call, and at its peak.
+    for name, value in {"memory_allocated": 100, "max_memory_allocated": 350}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    track = importlib.import_module("benchmarks.common")._track_peak_memory
+    assert track(suite, "inv 5 x 3 float32", "kernels") == 250
+    assert math.isnan(track(suite, "inv 5 x 3 float32", "torch cpu"))
     monkeypatch.setattr(LA, "inv", scaled(LA.inv, 1.01))
     with pytest.raises(NotImplementedError, match="LAPACK ratio"):
         suite.setup("inv 5 x 3 float32", "kernels")
@@ -429,3 +440,93 @@ def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
         for shape in ((5, 3, 3), (16, 16))
         for dtype in (torch.float32, torch.complex64)
     }
+
+
+@pytest.fixture
+def recorded_run(tmp_path: Path) -> Path:
+    """A run of two sizes in two dtypes, and one that torch refused."""
+
+    def cell(batch: int, n: int, dtype: str, microseconds: float) -> dict[str, Any]:
+        return {
+            "op": "f <g>",
+            "batch": batch,
+            "n": n,
+            "dtype": dtype,
+            "microseconds": {"kernels": microseconds, "torch": 3 * microseconds},
+            "timings": {"kernels": 20, "torch": 3},
+            "lapack_ratios": {"kernels": 0.5, "torch": 0.25},
+            "refused": {},
+            "speedup": 3.0,
+        }
+
+    cells = [cell(8, n, dtype, n) for n in (4, 16) for dtype in ("float32", "complex64")]
+    refused = cell(1, 8, "float32", 7.0) | {"speedup": None, "refused": {"torch": "not | here"}}
+    family = {
+        "cells": [*cells, refused],
+        "stream": cells[0] | {"share": 0.5},
+        "summary": _bench_table.summarize([]) | {"geometric_mean": 3.0},
+        "seconds": 2.0,
+        "note": "n & m",
+    }
+    run = {
+        "date": "2026-11-30T10:00:00+00:00",
+        "command": "python -m mpslinalg bench",
+        "environment": {"device": "cuda (G)", "torch": "2", "python": "3", "system": "Linux"},
+        "families": {"lu": family, "qr": {"error": "ValueError: no", "seconds": 1.0}},
+    }
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(run))
+    return file
+
+
+def test_report(recorded_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = json.loads(recorded_run.read_text())
+    for cell in other["families"]["lu"]["cells"]:
+        cell["microseconds"]["kernels"] *= 2
+    there = recorded_run.with_name("there.json")
+    there.write_text(json.dumps(other))
+    page, text = (recorded_run.with_name(f"report.{kind}") for kind in ("html", "md"))
+    for report in (page, text):
+        arguments = ["--read", str(recorded_run), "--compare", str(there), "--report", str(report)]
+        assert command.main(["bench", *arguments]) == 0
+    assert "kernels here, times there" in capsys.readouterr().out
+    html = page.read_text()
+    tree = ElementTree.fromstring(
+        html.replace("<!doctype html>", "").replace(' charset="utf-8">', "/>")
+    )
+    assert len(list(tree.iter("{http://www.w3.org/2000/svg}svg"))) == 3
+    assert set(re.findall(r'href="(#|data:|.*)', html)) <= {"#", "data:"}
+    assert "src=" not in html
+    assert "f &lt;g&gt;" in html
+    written = text.read_text()
+    assert "| f <g> | 8 | 16 | 16.0 | 48.0 (3) | 3.00 | - | 0.5, 0.25 |" in written
+    assert "torch refused: not \\| here" in written
+    assert "| lu | 5 | 2.00 |" in written
+    assert "| lu | f <g> | 8 | 4 | float32 | 4.0 | 8.0 | 2.00 | 3.00 | 3.00 |" in written
+    assert "failed: ValueError: no" in written
+    assert "geometric mean over the 4 batched cells of all families: 3.00 (bar 5) MISSED" in written
+
+
+def test_a_report_holds_the_doctor_and_what_was_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lu = replace(TINY, operations=(OPERATIONS["det"],), quick=((5, 3),))
+    monkeypatch.setattr(_bench, "FAMILIES", {"lu": lu})
+    monkeypatch.setattr(_doctor, "FAMILIES", {})
+    report = tmp_path / "report.md"
+    assert bench("--dtype", "float32", "--report", str(report)) == 0
+    text = report.read_text()
+    assert "Paste all of the above into a bug report." in text
+    assert "| det | 5 | 3 |" in text
+
+
+@pytest.mark.parametrize("option", ["--read", "--compare"])
+def test_what_is_no_run_is_refused(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "no.json"
+    file.write_text("[]")
+    for name in (str(file), "/nowhere.json"):
+        with pytest.raises(SystemExit):
+            bench(option, name)
+        assert "no run of `bench --json`" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The pages that docs/generate.py writes."""
 
 import json
+import re
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -9,8 +10,11 @@ import pytest
 import torch
 
 import mpslinalg as LA
-from docs import generate, ratios, startup
+from docs import conformance, generate, ratios, startup, tables
+from docs.benchmarks import benchmarks
 from mpslinalg._bench import FAMILIES
+from mpslinalg._bench_report import plots
+from tests import surface
 
 DOCS = Path(generate.__file__).parent
 
@@ -28,27 +32,35 @@ def recorded(folder: Path, family: str, dtypes: tuple[str, ...], **cell: Any) ->
         "date": "2026-11-30T10:00:00+00:00",
         "command": f"python -m mpslinalg bench --family {family}",
         "environment": {"device": "cuda (G)", "torch": "2", "python": "3", "system": "Linux"},
-        "cells": [case | measured | cell | {"dtype": dtype} for dtype in dtypes],
-        "stream": case | {"dtype": "float32", "share": 0.73},
-        "summary": {"geometric_mean": None if cell else 2.5},
+        "families": {
+            family: {
+                "cells": [case | measured | cell | {"dtype": dtype} for dtype in dtypes],
+                "stream": case | {"dtype": "float32", "share": 0.73},
+                "summary": {"geometric_mean": None if cell else 2.5},
+            }
+        },
     }
     file = folder / f"h200-{family}.json"
     file.write_text(json.dumps(run))
     return file
 
 
-def test_a_section_for_each_family(tmp_path: Path) -> None:
+def test_a_section_for_each_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = ("float32", "complex64")
     others = [name for name in FAMILIES if name != "gated_delta"]
     files = [recorded(tmp_path, name, both) for name in others]
     files.append(recorded(tmp_path, "gated_delta", ("float32",)))
-    text = generate.benchmarks(files)
-    titles = [line for line in text.splitlines() if line.startswith("#")]
+    monkeypatch.setattr(plots, "available", lambda: False)
+    text = benchmarks(files, tmp_path)
+    titles = [line for line in text.splitlines() if line.startswith("### ")]
     pages = (DOCS / "algorithms" / f"{name}.md" for name in (*others, "gated_delta"))
-    assert titles == [f"##{page.read_text().splitlines()[0]}" for page in pages]
-    assert text.count("**complex64**") == len(FAMILIES) - 1
-    assert text.count("**float32**") == len(FAMILIES)
-    assert text.count("| ldl op | 7 | 5 | 2.0 | 5.0 | 2.50 | 0.5, 0.75 |\n") == 2
+    assert titles == [
+        "### All families",
+        *(f"##{p.read_text().splitlines()[0]}" if p.exists() else f"### {p.stem}" for p in pages),
+    ]
+    assert text.count(", complex64\n") == len(FAMILIES) - 1
+    assert text.count(", float32\n") == len(FAMILIES)
+    assert text.count("| ldl op | 7 | 5 | 2.0 | 5.0 | 2.50 | - | 0.5, 0.75 |\n") == 2
     assert text.count("73 % of the bytes a second") == len(FAMILIES)
     gated = text.partition("### Gated DeltaNet")[2]
     assert "n is the number of tokens" in gated
@@ -67,14 +79,57 @@ def test_a_refused_cell_says_why(provider: str, tmp_path: Path) -> None:
         lapack_ratios={},
         speedup=None,
     )
-    text = generate.benchmarks([file])
-    assert f"| lu op | 7 | 5 | - | - | {provider} refused: wrong |  |\n" in text
+    text = benchmarks([file], tmp_path)
+    assert f"| lu op | 7 | 5 | - | - | {provider} refused: wrong | - |  |\n" in text
     assert "Geometric mean" not in text
 
 
 def test_unknown_family(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nothing"):
-        generate.benchmarks([recorded(tmp_path, "nothing", ("float32",))])
+    with pytest.raises(KeyError, match="nothing"):
+        benchmarks([recorded(tmp_path, "nothing", ("float32",))], tmp_path)
+
+
+def test_the_reference_has_every_public_function() -> None:
+    module, named = "", []
+    for word, name in re.findall(r"^\.\. (\w+):: ([\w.]+)$", (DOCS / "api.md").read_text(), re.M):
+        if word == "currentmodule":
+            module = name
+        elif word == "automodule":
+            members = surface.MODULES.get(f"{name.removeprefix('mpslinalg.')}.")
+            named += [f"{name}.{member}" for member in getattr(members, "__all__", ())]
+        else:
+            named.append(name if name.startswith("mpslinalg.") else f"{module}.{name}")
+    assert len(named) == len(set(named))
+    functions = {f"mpslinalg.{name}" for name in (*surface.public(), *surface.TOOLS)}
+    assert set(named) == functions | {"mpslinalg.use", "mpslinalg.enable"}
+
+
+def conformance_run(folder: Path, engine: str, results: dict[str, Any]) -> Path:
+    """What `pytest --conformance FILE` writes."""
+    run = {
+        "date": "2026-11-30T10:00:00+00:00",
+        "command": "python -m pytest",
+        "environment": {"device": f"{engine} (G)", "torch": "2", "python": "3", "system": "Linux"},
+        "results": results,
+    }
+    file = folder / f"conformance-{engine}.json"
+    file.write_text(json.dumps(run))
+    return file
+
+
+def test_conformance_of_both_engines(tmp_path: Path) -> None:
+    whole = dict.fromkeys(("uint8", "int8", "int16", "int32", "int64"), "passed")
+    cpu = {"forward": whole | {"float64": "passed"}, "vmap": {"int64": "none: b"}}
+    cuda = {"forward": {"float32": "failed", "complex64": "passed"}, "vmap": {"int8": "with c"}}
+    files = [conformance_run(tmp_path, "cpu", {"f": cpu})]
+    files.append(
+        conformance_run(tmp_path, "cuda", {"f": cuda | {"second": {"float64": "none: b"}}})
+    )
+    lines = conformance.tables(files).splitlines()
+    assert [line for line in lines if line.startswith("#")] == ["## On cpu", "## On cuda"]
+    assert "| `f` | int f64 | - | - | - | none (1) | - |" in lines
+    assert "| `f` | **failed**: f32, c64 | - | none (1) | - | i8 (2) | - |" in lines
+    assert lines[-2:] == ["1. b", "2. with c"]
 
 
 ROUTINES = [
@@ -112,7 +167,7 @@ def test_every_routine_stands_beside_scipy_and_torch(device: str, tmp_path: Path
             assert (row["torch"] is None) == (row["routine"] in lacks)
     file = tmp_path / "accuracy-cuda.json"
     file.write_text(json.dumps(of_ratios(found)))
-    table = [line for line in generate.accuracy([file]).splitlines() if line.startswith("| `")]
+    table = [line for line in tables.accuracy([file]).splitlines() if line.startswith("| `")]
     assert [line.split("`")[1] for line in table] == ROUTINES
     assert all(line.count("|") == 8 for line in table)
 
@@ -141,7 +196,7 @@ def test_a_wrong_result_is_over_the_bar(
     assert [row["routine"] for row in found if "missed" in row] == [name]
     file = tmp_path / "accuracy-cpu.json"
     file.write_text(json.dumps(of_ratios(found)))
-    text = generate.accuracy([file])
+    text = tables.accuracy([file])
     assert [line.split("`")[1] for line in text.splitlines() if "over the bar" in line] == [name]
 
 
@@ -149,7 +204,7 @@ def test_what_torch_refuses_is_said(tmp_path: Path) -> None:
     row = {"routine": "eig", "dtype": "float32", "kernels": 0.5, "scipy": 0.25, "torch": None}
     file = tmp_path / "accuracy-cuda.json"
     file.write_text(json.dumps(of_ratios([row | {"refused": "n = 3: no"}])))
-    text = generate.accuracy([file])
+    text = tables.accuracy([file])
     assert "| `eig` | 0.5 | 0.25 | raises |\n" in text
     assert "- `eig`, n = 3: no\n" in text
 
@@ -169,7 +224,7 @@ def test_first_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = of_ratios([]) | {"cells": [cell], "import": {"torch": 1.5, "mpslinalg": 0.04}}
     file = tmp_path / "startup-h200.json"
     file.write_text(json.dumps(run))
-    text = generate.startup([file])
+    text = tables.startup([file])
     assert text.startswith("### h200\n")
     assert "`import torch` took 1.5 s, `import mpslinalg` after it 40 ms" in text
     assert "| `inv` | 64 x 8 x 8 | 1 | 1000 | 10 | 0.01 | 2 | 0.02 |\n" in text
@@ -187,4 +242,8 @@ def test_pages_are_written_where_the_documentation_includes_them(
     monkeypatch.setattr(generate, "DOCS", tmp_path)
     generate.main(["benchmarks", str(file)])
     written = (tmp_path / "_generated" / "benchmarks.md").read_text()
-    assert written == generate.benchmarks([file])
+    folder = tmp_path / "_generated" / "plots"
+    assert written == benchmarks([file], folder)
+    names = re.findall(r"!\[.*\]\((.*)\)", written)
+    assert names == ["_generated/plots/shares.svg", "_generated/plots/lu-ratios.svg"]
+    assert all((tmp_path / name).read_text().startswith("<svg") for name in names)

@@ -20,7 +20,6 @@ from tests.test_namespace import torch_signature
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
 
 pytestmark = [
     pytest.mark.usefixtures("kernels"),
@@ -29,7 +28,6 @@ pytestmark = [
 ]
 
 NAMES = ["frexp", "heaviside", "logspace", *COMPARISONS]
-OPS = [op for op in op_db if op.name in NAMES]
 EXACT = {"rtol": 0, "atol": 0, "equal_nan": True}
 
 
@@ -41,54 +39,6 @@ def same(got: Any, expected: Any, **tolerance: Any) -> None:
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         assert ours.stride() == theirs.stride() or theirs.numel() == 0
         torch.testing.assert_close(ours.cpu(), theirs, **(tolerance or EXACT))
-
-
-def moved(sample: Any, device: str) -> list[Any]:
-    given = (sample.input, *sample.args)
-    return [a.to(device) if isinstance(a, Tensor) else a for a in given]
-
-
-def test_every_function_has_samples() -> None:
-    assert {op.name for op in OPS} == set(NAMES)
-
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool)
-
-
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name + op.variant_test_name)
-def test_samples(op: Any, device: str) -> None:
-    """torch's database; logspace is torch's to its own error, for it rounds every exponent."""
-    ours = getattr(LA, op.name)
-    count = 0
-    for dtype in (*DTYPES, torch.complex64, torch.float64):
-        if dtype not in op.dtypes or (device == "mps" and dtype == torch.float64):
-            continue
-        if op.name == "logspace" and dtype in (torch.float16, torch.complex64, torch.float64):
-            continue
-        tolerance: dict[str, Any] = {}
-        if op.name == "logspace" and dtype.is_floating_point:
-            tolerance = {"rtol": 30 * torch.finfo(dtype).eps, "atol": 0}
-        torch.manual_seed(0)
-        # Of logspace there are a thousand.
-        logspace = op.name == "logspace"
-        step, stop = (17, 340) if logspace else (1, None)
-        for sample in itertools.islice(op.sample_inputs("cpu", dtype), count % step, stop, step):
-            options = sample.kwargs | ({"device": device} if "device" in sample.kwargs else {})
-            for s in (sample, sample.noncontiguous())[: 1 + (dtype == torch.float32)]:
-                expected = op.op(s.input, *s.args, **s.kwargs)
-                same(ours(*moved(s, device), **options), expected, **tolerance)
-                count += 1
-    assert count >= 6
-
-
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name + op.variant_test_name)
-def test_error_inputs(op: Any) -> None:
-    ours = getattr(LA, op.name)
-    for bad in op.error_inputs("cpu") if op.error_inputs_func else ():
-        s = bad.sample_input
-        # What torch raises without calling the function, it raises for ours in its own words.
-        with pytest.raises(bad.error_type, match=bad.error_regex or None):
-            ours(s.input, *s.args, **s.kwargs)
 
 
 def bad_calls() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:

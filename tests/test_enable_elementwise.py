@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import mpslinalg as LA
-from mpslinalg import _aten, _special_plan
+from mpslinalg import _aten_elementwise, _enable, _special_plan
 from mpslinalg._elementwise_plan import COMPARISONS
 from tests.inputs import on
-from tests.test_enable import doubled, launches, listed, make_dual, unpack_dual, warned
+from tests.opinfo import doubled, listed
+from tests.test_enable import make_dual, unpack_dual, warned
 from tests.test_errors import raised
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-__all__ = ["launches"]
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`torch.jit.script` is deprecated",
     "ignore:.*should not be instantiated:DeprecationWarning",
@@ -60,7 +60,9 @@ def close(ours: Any, expected: Any) -> None:
 
 
 def test_every_operation_is_tested() -> None:
-    names = {name for name, operation in _aten.OPERATIONS.items() if operation.route is None}
+    names = {
+        name for name, operation in _aten_elementwise.OPERATIONS.items() if operation.route is None
+    }
     assert names == set(FUNCTIONS)
 
 
@@ -120,6 +122,21 @@ def test_to_out(aten: str, launches: dict[str, int]) -> None:
     for theirs, _, ours in cases:
         assert [(x.shape, x.stride()) for x in ours] == [(x.shape, x.stride()) for x in theirs]
         close(tuple(ours), tuple(theirs))
+
+
+def test_numbers_for_tensors(launches: dict[str, int]) -> None:
+    x, n = torch.linspace(-1, 1, 5), torch.arange(5)
+    for name in _special_plan.POLYNOMIALS:
+        function = getattr(torch.special, name)
+        expected = function(x.double(), 3), function(0.25, n.double())
+        with LA.enable("cpu", comparisons=False):
+            ours = function(x, 3), function(0.25, n)
+            with LA.use("torch"):
+                theirs = function(x, 3), function(0.25, n)
+        assert launches[f"special_{name}"] > 1
+        assert [y.dtype for y in ours] == [y.dtype for y in theirs] == [torch.float32] * 2
+        close(ours, expected)
+        close(theirs, expected)
 
 
 @pytest.mark.parametrize("aten", IN_PLACE)
@@ -332,8 +349,6 @@ def test_a_graph_of_operations(launches: dict[str, int], device: str) -> None:
 
 
 def test_on_cuda_torch_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpslinalg import _aten_elementwise
-
     wanted, cuda = _aten_elementwise._wanted, torch.device("cuda")
     assert not wanted(cuda, False)
     assert wanted(cuda, True)
@@ -342,3 +357,21 @@ def test_on_cuda_torch_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         assert wanted(cuda, False)
     with LA.use("torch"):
         assert not wanted(torch.device("mps"), True)
+
+
+def test_operations_that_torch_lacks_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> None:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(_enable, "get_kernel", none)
+    x, index = torch.ones(3), torch.tensor([0, 1])
+    for operation, args in (
+        (torch.ops.aten.put_.default, (x, index, x)),
+        (torch.ops.aten.take.default, (x, index.int())),
+        (torch.ops.aten.eq_.Tensor, (x, x[:2].clone())),
+        (torch.ops.aten.special_airy_ai.default, (x.to(torch.complex64),)),
+    ):
+        refuse = _enable._torchs(operation, "MPS")
+        expected = raised(operation, args, {})
+        assert expected is not None
+        assert raised(refuse, (None, *args), {}) == expected

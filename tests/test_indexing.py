@@ -236,16 +236,6 @@ def test_compile(device: str) -> None:
         bad(X.detach())
 
 
-def test_compile_bincount(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch._dynamo.config
-
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
-    compiled = torch.compile(LA.bincount, fullgraph=True, backend="aot_eager")
-    values = on(device, torch.tensor([0, 5, 5]))
-    assert compiled(values).tolist() == [1, 0, 0, 0, 0, 2]
-    assert compiled(values, values.float(), 7).tolist() == [0, 0, 0, 0, 0, 10, 0]
-
-
 def test_opcheck(device: str) -> None:
     X, B, at = on(device, torch.randn(3, 4)), on(device, torch.randn(2, 3)), AT.to(device)
     torch.library.opcheck(torch.ops.mpslinalg.take.default, (X, at, 2, 2))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mpslinalg as LA
+from tests import surface
 
 FUNCTIONS = sorted(
     name
@@ -89,7 +90,20 @@ OTHERS = {
 }
 
 # What torch has not, and whose contract it has.
-OWN = {"qr_pivoted": "scipy.linalg.qr(A, pivoting=True)"}
+OWN = {
+    "qr_pivoted": "scipy.linalg.qr(A, pivoting=True)",
+    "gated_delta.solve_tril": "fla.ops.utils.solve_tril",
+    "gated_delta.chunk_gated_delta_rule": "torch_chunk_gated_delta_rule",
+    "gated_delta.recurrent_gated_delta_rule": "torch_recurrent_gated_delta_rule",
+}
+# Exact, or sums and products as torch has them, or by another function of these, which is named.
+WITHOUT_SOURCE = {
+    *("eq", "ne", "lt", "le", "gt", "ge", "frexp", "heaviside", "logspace"),
+    *("take", "put_", "bincount", "diagonal", "lu_unpack"),
+    *("cross", "matmul", "matrix_power", "multi_dot", "vander", "vecdot"),
+    *("tensorinv", "tensorsolve"),
+}
+DTYPES = re.compile(r"float32|float64|floating|integers|numbers|dtype|bool|see\s+`")
 # What torch has as a method, or without documentation.
 PUT = "input, index, source, accumulate=False"
 WRITTEN = TORCH_LINALG | {"put": PUT, "put_": PUT, "take": "input, index, *, out=None"}
@@ -124,17 +138,25 @@ def test_signature_is_torchs(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", surface.public())
 def test_documentation_states_the_contract(name: str) -> None:
-    text = inspect.getdoc(getattr(LA, name))
+    function = surface.named(name)
+    text = inspect.getdoc(function)
     assert text is not None
     prefix = "torch.linalg" if name in TORCH_LINALG else "torch"
     if name == "put_":
         prefix = "torch.Tensor"
     contract = OWN.get(name, f"{prefix}.{name}")
-    assert f"Same contract as `{contract}`. Differences: " in text
-    for section in ("Args:", "Returns:", "Raises:"):
-        assert section in text
+    assert re.search(rf"Same contract as `{re.escape(contract)}`[\w\s]*\. Differences:\s", text)
+    _, args, returns, raises = re.split(r"^(?:Args|Returns|Raises):$", text, flags=re.MULTILINE)
+    described = re.findall(r"^    (\w[\w, ]*):", args, re.MULTILINE)
+    listed = [parameter for names in described for parameter in names.split(", ")]
+    assert listed == list(inspect.signature(function).parameters)
+    assert DTYPES.search(args)
+    assert re.search(r"^    \w[\w., ]*: ", raises, re.MULTILINE)
+    assert returns.strip()
+    sourced = re.search(r"^Source|see `|see there", raises, re.MULTILINE)
+    assert (name in WITHOUT_SOURCE) == (sourced is None)
 
 
 def test_importing_does_not_import_torch_compile() -> None:

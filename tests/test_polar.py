@@ -110,10 +110,12 @@ def test_what_runs_where_torch_has_none(device: str) -> None:
         assert LA.which("polar", A) == "polar: raises an error: torch.linalg has no such function"
         with pytest.raises(RuntimeError, match=r"has no torch\.linalg\.polar"):
             LA.polar(A)
-    if device == "cpu":
-        with LA.use("auto"):
+    with LA.use("auto"):
+        if device == "cpu":
             expected = "polar: torch.linalg.svd on cpu, and products: torch has no polar"
             assert LA.which("polar", A) == expected
+        else:
+            assert LA.which("polar", A).endswith("svd_simd, matmul")
     assert LA.which("polar", A).endswith("svd_simd, matmul")
 
 

@@ -388,11 +388,7 @@ def test_bad_input(call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_documentation_and_signature(name: str) -> None:
-    text = inspect.getdoc(function(name))
-    assert text is not None
-    assert f"Same contract as `torch.special.{name}`. Differences: " in text
-    assert all(section in text for section in ("Args:", "Returns:", "Raises:", "Source:"))
+def test_signature(name: str) -> None:
     first = "x" if name not in ("log_ndtr", "ndtri") else "input"
     expected = [first, "out"] if name in OF_ONE else ["x", "n", "out"]
     assert list(inspect.signature(function(name)).parameters) == expected

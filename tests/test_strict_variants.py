@@ -20,6 +20,7 @@ from mpslinalg import (
     _cholesky_plan,
     _determinant_plan,
     _divide_plan,
+    _eig_large_plan,
     _eig_plan,
     _eigh_plan,
     _elementwise_plan,
@@ -40,6 +41,7 @@ from mpslinalg import (
     _triangular_plan,
 )
 from mpslinalg._engines import metal, source
+from tests.inputs import SMALL_WINDOW
 from tests.strict.check import check
 
 DTYPES = (torch.float32, torch.complex64)
@@ -196,9 +198,16 @@ def run_eigh(dtype: torch.dtype) -> None:
 
 
 def run_eig(dtype: torch.dtype) -> None:
-    """A simdgroup, and a threadgroup."""
+    """A simdgroup, a threadgroup, and all of them with windows of two sizes."""
     for n in (16, 32, 33, _eig_plan.MAX_ROWS):
         _eig_plan.eig(torch.zeros(2, n, n, dtype=dtype), True)
+    n = _eig_plan.MAX_ROWS + 1
+    for sizes in (_eig_large_plan.WINDOW, dict.fromkeys((4, 8), SMALL_WINDOW)):
+        rounds = iter([[[n, 0, 0, 2]], [[0, 0, 0, 0]]])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_eig_large_plan, "WINDOW", sizes)
+            patch.setattr(_eig_large_plan, "progress", lambda state, left=rounds: next(left))
+            _eig_plan.eig(torch.zeros(1, n, n, dtype=dtype), True)
 
 
 def run_divide() -> None:

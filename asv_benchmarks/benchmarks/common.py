@@ -1,5 +1,6 @@
 """What every family's suite shares: the cases of `python -m mpslinalg bench`, ready to be timed."""
 
+import math
 import os
 from collections.abc import Callable
 
@@ -54,4 +55,22 @@ def suite(family: str) -> type:
         def time_call(self, case: str, provider: str) -> None:
             self.body()
 
+    if DEVICE.type == "cuda":
+        Suite.track_peak_memory = _track_peak_memory
+    else:
+        Suite.peakmem_call = Suite.time_call  # of the process, which asv reads
     return Suite
+
+
+def _track_peak_memory(suite: object, case: str, provider: str) -> float:
+    """Bytes of the device that a call takes beside its inputs, results included."""
+    if provider == "torch cpu":
+        return math.nan  # which asv leaves out
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    suite.body()
+    return torch.cuda.max_memory_allocated() - before
+
+
+_track_peak_memory.unit = "bytes"

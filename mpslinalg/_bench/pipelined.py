@@ -1,5 +1,6 @@
 """Small calls of which each needs the result of the one before, with one wait for the device."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,8 +16,8 @@ CALLS = 20
 
 def _near_identity(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """So that twenty solutions neither grow nor vanish."""
-    A = randn((batch, n, n), dtype, device) / (4 * n**0.5)
-    return A + torch.eye(n, dtype=dtype, device=device)
+    noise = randn((batch, n, n), dtype, device) / (4 * math.sqrt(n))
+    return noise + torch.eye(n, dtype=dtype, device=device)
 
 
 def _matrices(batch: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensors:

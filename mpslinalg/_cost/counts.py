@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from mpslinalg._bench.cases import Case
+from mpslinalg._bench.cases import Case, Operation
 
 Sizes = dict[str, float]
 
@@ -43,10 +43,22 @@ _SIDES_FIRST = frozenset(("cholesky_solve",))
 _SIDES_LAST = frozenset(("solve", "solve_triangular", "ldl_solve", "ormqr", "lstsq"))
 
 
+_CHUNKS = "solve_tril"
+
+
+def _algorithm(operation: Operation) -> str:
+    return operation.name.split()[0].rstrip(";").removesuffix("_ex")
+
+
+def counted(operation: Operation) -> bool:
+    """Whether it is known what it takes: functions that compute with torch are left out."""
+    return _algorithm(operation) in (*_ALGORITHMS, _CHUNKS)
+
+
 def operations(case: Case, inputs: Sequence[Tensor]) -> float:
     """Real operations of the algorithm that the kernels run, over the whole batch."""
-    name = case.operation.name.split()[0].rstrip(";").removesuffix("_ex")
-    if name == "solve_tril":
+    name = _algorithm(case.operation)
+    if name == _CHUNKS:
         *batch, heads, chunk = inputs[0].shape
         return math.prod(batch) * heads * chunk**2 / 3
     sides = inputs[0] if name in _SIDES_FIRST else inputs[-1] if name in _SIDES_LAST else None
@@ -82,8 +94,9 @@ _ELEMENTS: dict[str, Callable[[Sizes], float]] = {
     "qr_apply": lambda v: (v["m"] - v["first"]) * (2 * v["columns"] + v["width"]),
     "qr_expand": lambda v: 3 * (v["m"] - v["first"]) * v["width"],
     "products_update": _update,
-    "products_update_hermitian": lambda v: (v["n"] - v["last"])
-    * (v["n"] - v["last"] + 2 * (v["last"] - v["first"])),
+    "products_update_hermitian": lambda v: (
+        (v["n"] - v["last"]) * (v["n"] - v["last"] + 2 * (v["last"] - v["first"]))
+    ),
     "cholesky_panel": lambda v: (v["last"] - v["first"]) ** 2,
     "cholesky_below": _square_panel,
     "tridiagonal_products": lambda v: (v["n"] - v["k"]) * (v["n"] - v["k"] + 2 * v["done"]),
@@ -104,17 +117,15 @@ def elements(kernel: str, values: Sizes) -> float | None:
 _OF_LAUNCH: dict[str, Callable[[Sizes], float]] = {
     "products_difference": lambda v: 2 * v["m"] * v["n"] * v["inner"],
     "products_few": lambda v: 2 * v["m"] * v["n"] * v["inner"],
-    "products_update": lambda v: 2
-    * (v["m"] - v["last"])
-    * (v["n"] - v["last"])
-    * (v["last"] - v["first"]),
+    "products_update": lambda v: (
+        2 * (v["m"] - v["last"]) * (v["n"] - v["last"]) * (v["last"] - v["first"])
+    ),
     "products_update_hermitian": lambda v: (v["n"] - v["last"]) ** 2 * (v["last"] - v["first"]),
     "products_copy": lambda v: 0.0,
     "qr_apply": lambda v: 4 * (v["m"] - v["first"]) * v["width"] * v["columns"],
-    "qr_update": lambda v: 4
-    * (v["m"] - v["first"])
-    * (v["n"] - v["last"])
-    * (v["last"] - v["first"]),
+    "qr_update": lambda v: (
+        4 * (v["m"] - v["first"]) * (v["n"] - v["last"]) * (v["last"] - v["first"])
+    ),
     "tridiagonal_products": lambda v: 2 * (v["n"] - v["k"]) * (v["n"] - v["k"] + 2 * v["done"]),
     "bidiagonal_columns": lambda v: 4 * (v["m"] - v["i"]) * (v["n"] - v["i"]),
     "bidiagonal_rows": lambda v: 4 * (v["m"] - v["i"]) * (v["n"] - v["i"]),

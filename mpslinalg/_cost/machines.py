@@ -1,13 +1,13 @@
 """Machines as the model knows them: published rates, and what a launch and a wait cost.
 
-Sources. Cores and GB/s of the Apple chips: Apple's announcements of each. Clocks: M1 and M2 from
-philipturner/metal-benchmarks, M3 to M5 from hmc-tech.com's tables; where a size of a generation was
-not listed it is given the clock of the next one. A core has 128 lanes on both makers' GPUs, so a
-rate is cores * 128 * 2 * clock. What a STREAM copy reaches of the published bandwidth, 0.85: Huebner
-et al., "Apple vs. Oranges", arXiv 2502.05317. A launch that waits for the one before, 5 us: 3.0 us
-on an M1 Max (pytorch#82707), 4.6 to 7.6 us an operator on an M1 Pro (pytorch#148219), 17 us on an M1
-(kornia#4521). A launch and the wait for it, 270 us on an M1: kornia#4521. The Python of a call and
-of a repeated launch: as measured on the H200's host.
+Sources. Cores and GB/s of the Apple chips: Apple's announcements of each, the largest of each size.
+Clocks: M1 and M2 from philipturner/metal-benchmarks, M3 to M5 from hmc-tech.com's tables; a chip
+that was not found there has the clock of its generation's nearest. A core has 128 lanes on both
+makers' GPUs, so a rate is cores * 128 * 2 * clock. Of the published bandwidth an M4 reaches about
+0.85 (100 of 120 GB/s: Huebner et al., "Apple vs. Oranges", arXiv 2502.05317). A launch that waits
+for the one before, 5 us: 3.0 us on an M1 Max (pytorch#82707), 4.6 to 7.6 us an operator on an M1
+Pro (pytorch#148219), 17 us on an M1 (kornia#4521). A launch and the wait for it, 270 us on an M1:
+kornia#4521. The Python of a call and of a repeated launch: as measured on the H200's host.
 """
 
 from dataclasses import dataclass

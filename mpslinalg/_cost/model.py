@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -60,8 +60,8 @@ def price(plan: Plan, machine: Machine, factor: Callable[[str], float] = _as_mod
     """
     rest = plan.operations - sum(step.operations or 0 for step in plan.steps)
     sharing = sum(step.threads for step in plan.steps if step.operations is None)
-    work: Counter[str] = Counter()
-    limits: Counter[str] = Counter()
+    work: dict[str, float] = defaultdict(float)
+    limits: dict[str, float] = defaultdict(float)
     for step in plan.steps:
         operations = step.operations
         if operations is None:

@@ -100,13 +100,17 @@ def _on_paper() -> Iterator[None]:
 
 def plan(case: Case) -> Plan:
     """What the kernels do for a case, its shapes and strides alone being known."""
-    with FakeTensorMode():  # type: ignore[no-untyped-call]
+    if not counts.counted(case.operation):
+        raise NotImplementedError(f"mpslinalg: no count of operations for {case.operation.name}")
+    with FakeTensorMode():
         shapes = case.inputs(torch.device("cpu"))
-    inputs = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in shapes]
+    inputs = [
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in shapes
+    ]
     with _on_paper(), record(inputs) as recording:
         results = case.call(LA, tuple(inputs))
     if not recording.repeatable:
-        raise RuntimeError(f"mpslinalg: the plan of {case} computes with torch: not all is launches")
+        raise RuntimeError(f"mpslinalg: the plan of {case} computes with torch")
     seen: Counter[str] = Counter()
     steps = []
     for launcher, arguments, threads, group in recording.launched:
@@ -122,7 +126,9 @@ def plan(case: Case) -> Plan:
         if isinstance(argument, Tensor)
     }
     own = {_memory(x): _bytes(x) for x in (*inputs, *results) if _memory(x) in touched}
-    return Plan(case, steps, len(recording.checks), sum(own.values()), counts.operations(case, inputs))
+    return Plan(
+        case, steps, len(recording.checks), sum(own.values()), counts.operations(case, inputs)
+    )
 
 
 def _step(
@@ -141,12 +147,11 @@ def _step(
     moved = counts.elements(launcher.name, values)
     declared = [a for a in signature.arguments if isinstance(a, Buffer)]
     assert len(declared) == len(buffers)
+    done = counts.of_launch(launcher.name, values)
+    if done is not None:
+        done *= unit / first.element_size() * (4 if first.is_complex() else 1)
     if not counts.works(launcher.name, values, nth):
-        moved, done = 0.0, 0.0
-    else:
-        per_matrix = counts.of_launch(launcher.name, values)
-        real = 4 if first.is_complex() else 1
-        done = None if per_matrix is None else real * per_matrix * unit / first.element_size()
+        moved = done = 0.0
     return Step(
         launcher.shader,
         launcher.name,
@@ -177,7 +182,5 @@ def _memory(tensor: Tensor) -> int:
 
 def _bytes(tensor: Tensor) -> int:
     """Of its distinct entries."""
-    sizes = (
-        size for size, step in zip(tensor.shape, tensor.stride(), strict=True) if step != 0
-    )
+    sizes = (size for size, step in zip(tensor.shape, tensor.stride(), strict=True) if step != 0)
     return math.prod(sizes) * tensor.element_size()

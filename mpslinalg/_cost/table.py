@@ -1,4 +1,4 @@
-"""`python -m mpslinalg cost`: what a family is predicted to take, and a report held against that."""
+"""`python -m mpslinalg cost`: what a family is predicted to take, a report held against that."""
 
 import json
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def against(file: Path, machine: Machine, console: Console) -> int:
     """Print what `bench --json` measured beside what was predicted; returns how many are within."""
     table = _grid("", "measured", "predicted", "least", "most", "measured / predicted", "")
     within = count = 0
-    for case, taken in measured(json.loads(file.read_text())):
+    for _, case, taken in measured(json.loads(file.read_text())):
         p = predict(plan(case), machine)
         inside = p.least <= taken <= p.most
         within, count = within + inside, count + 1
