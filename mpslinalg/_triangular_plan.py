@@ -40,7 +40,7 @@ SQUARE = 32
 STEP_BYTES = 16
 # Groups up to which a launch goes in steps: all of a step solve the same rows again, so there must
 # be room for them beside each other.
-STEP_GROUPS = 512
+STEP_GROUPS = 1024
 # Strides up to which 32 bits hold an offset within a block.
 NEAR = 2**24
 
