@@ -110,7 +110,7 @@ kernel void elementwise_compare(
     const B key_of_other = ordered(b, kind);
     uint relation = key < key_of_other ? 0u : (key == key_of_other ? 1u : 2u);
     if (!(is_number(a, B(infinity), kind) && is_number(b, B(infinity), kind))) relation = 3u;
-    if (i < count) results[i] = uchar((truth >> relation) & 1u);
+    if (i < count) results[i] = uchar((truth >> (relation & 31u)) & 1u);
   }
 }
 
@@ -145,21 +145,18 @@ struct PowerOfTwo {
   int exponent;
 };
 
-// 2^63 / j!
-constexpr ulong half_over_factorial(uint j) {
-  return j == 0u ? ulong(1) << 63 : half_over_factorial(j - 1u) / ulong(j);
+// exp(y) / 2 in fixed point for y < log 2, without the terms behind y^LAST: of 13 the rest is less
+// than 2^-43, of 20 nothing. TERM = 2^63 / J!, and what is returned is the sum from there on, over
+// y^J.
+template <uint LAST, uint J, ulong TERM> inline ulong half_power(ulong y) {
+  if constexpr (J == LAST) {
+    return TERM;
+  } else {
+    return TERM + mulhi(y, half_power<LAST, J + 1, TERM / (J + 1)>(y));
+  }
 }
 
-// exp(y) / 2 in fixed point for y < log 2, without the terms behind y^TERMS: of 13 the rest is less
-// than 2^-43, of 20 nothing.
-template <uint TERMS> inline ulong half_power(ulong y) {
-  ulong sum = half_over_factorial(TERMS);
-#pragma unroll
-  for (uint j = TERMS; j > 0; --j) sum = half_over_factorial(j - 1u) + mulhi(y, sum);
-  return sum;
-}
-
-template <uint TERMS>
+template <uint LAST>
 inline PowerOfTwo power_of_two(long start_high, long start_low, long high, long low, uint i) {
   const ulong count = ulong(i);
   const ulong sum_low = ulong(start_low) + ulong(low) * count;
@@ -167,7 +164,8 @@ inline PowerOfTwo power_of_two(long start_high, long start_low, long high, long 
   const ulong sum_high = ulong(start_high) + ulong(high) * count + carry;
   const ulong fraction = (sum_high << 32) | (sum_low >> 32);
   const ulong y = mulhi(fraction, ulong(0xb17217f7d1cf79ab));
-  const PowerOfTwo power = {half_power<TERMS>(y), int(uint(sum_high >> 32)) + 1};
+  const ulong mantissa = half_power<LAST, 0, ulong(1) << 63>(y);
+  const PowerOfTwo power = {mantissa, int(uint(sum_high >> 32)) + 1};
   return power;
 }
 
@@ -184,8 +182,8 @@ kernel void elementwise_logspace(
     constant long& step_high [[buffer(3)]],
     constant long& step_low [[buffer(4)]],
     uint i [[thread_position_in_grid]]) {
-  constexpr uint TERMS = BITS <= 25 ? 13 : 20;
-  const PowerOfTwo p = power_of_two<TERMS>(start_high, start_low, step_high, step_low, i);
+  constexpr uint LAST = BITS <= 25 ? 13 : 20;
+  const PowerOfTwo p = power_of_two<LAST>(start_high, start_low, step_high, step_low, i);
   values[i] = T(ldexp(R(leading(p.mantissa, uint(BITS))), p.exponent - BITS));
 }
 
