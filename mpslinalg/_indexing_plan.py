@@ -138,6 +138,11 @@ def _put_into(
     input: Tensor, index: Tensor, source: Tensor, accumulate: bool, sides: int, index_sides: int
 ) -> Tensor:
     """The same in place, if no index is outside; source has the index's elements."""
+    if not accumulate and index.numel() > MAX_PUT:
+        raise RuntimeError(
+            f"mpslinalg: put_ of {index.numel()} elements, but at most {MAX_PUT} are put at once; "
+            "put parts of them"
+        )
     kept = _kept(input, index, accumulate)
     if index.numel() == 0:
         return kept
@@ -173,11 +178,6 @@ def _replace(
     count: int,
 ) -> None:
     """target[index[i]] = values[i], of equal indices the last."""
-    if batch * count > MAX_PUT:
-        raise RuntimeError(
-            f"mpslinalg: put_ of {batch * count} elements, but at most {MAX_PUT} are put at once; "
-            "put parts of them"
-        )
     index, kind = _index(index)
     elements = batch * length
     claims = empty((elements + 1,), index, torch.int32)
