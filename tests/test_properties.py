@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
-from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import testing
