@@ -4,18 +4,17 @@ https://data-apis.org/array-api/latest/extensions/linear_algebra_functions.html
 
 Where the two differ, torch is followed:
 
-- Names: `matrix_transpose`, `outer`, `tensordot` and `trace` are no functions of torch.linalg, but
-  of torch and its tensors; here neither.
-- `cholesky`, `eigh`, `qr`, `slogdet`, `svd` return torch's named tuples: torch's `eigh` has the
-  standard's fields, its `svd` calls U, S, Vh what the standard does, its `slogdet` too.
-- Keywords: the standard's `axis`, `keepdims`, `offset` are torch's `dim`, `keepdim` and `offset`;
-  `ord` has the same name. `diagonal` takes dim1 and dim2 too, by default the last two.
-- `cross` broadcasts; where shapes differ in their number of dimensions, torch refuses.
-- `solve`: the standard takes x2 for a vector only if it has one dimension. torch does so, but also
-  takes it for a batch of vectors, if its shape is that of x1 without the last dimension.
-- `matrix_rank` and `pinv`: rtol is eps max(m, n) in both; torch's atol comes on top.
-- `matrix_norm` of orders 1, 2, inf of an empty matrix is an error, the standard says nothing.
-- `vecdot` refuses integers and floats together, as torch does; the standard leaves it open.
+- `matrix_transpose`, `outer`, `tensordot` and `trace` are no functions of torch.linalg: `A.mT`,
+  torch.outer, torch.tensordot and torch.trace are.
+- `axis` and `keepdims` are `dim` and `keepdim`. `diagonal` takes dim1 and dim2 besides offset,
+  `eigh` and `eigvalsh` UPLO, and they read one triangle only; `qr` has a mode "r" too.
+- `vecdot` and the norms refuse integers, where the standard has a vecdot of them, and so do all
+  factorizations. Types are not promoted: both arguments of `solve`, `vecdot`, `cross` have one.
+- `cross` broadcasts shapes of as many dimensions as each other only.
+- `solve`: the standard takes x2 for a vector if it has one dimension, and so does torch; but torch
+  takes it for a batch of vectors too if its shape is that of x1 without the last dimension.
+- `matrix_rank` and `pinv`: besides rtol there is an atol, and the larger tolerance holds.
+- Tuples are torch's return types: named as the standard has them, but without `_fields`.
 """
 
 import math
