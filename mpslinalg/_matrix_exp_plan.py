@@ -68,13 +68,18 @@ def _by_products(A: Tensor, X: Tensor) -> None:
         inner = slice(first, first + _products.INNER)
         gemm(X, X, A4[:, :, inner], A2[:, inner], 1, 1)
     # The products above run while the host waits for this.
-    for remaining in range(int(squarings.amax()), 0, -1):
+    for remaining in range(most(squarings), 0, -1):
         kernel("matrix_exp", "matrix_exp_double", scalar(A.dtype))(
             _product(X, X), squarings, X, n, remaining, **entries
         )
     kernel("matrix_exp", "matrix_exp_join", scalar(A.dtype))(
         squarings, X, n, threads=(n, batch), group=(64, 1)
     )
+
+
+def most(squarings: Tensor) -> int:
+    """Of all matrices: the host waits."""
+    return int(squarings.amax())
 
 
 def _product(A: Tensor, B: Tensor) -> Tensor:
