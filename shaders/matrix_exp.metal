@@ -1,9 +1,9 @@
 #include "reduce.h"
 #include "scalar.h"
 
-// F = exp(A) - I by its Taylor polynomial of degree 8 in three products (Bader, Blanes, Casas 2019),
-// and 2 F + F^2 for the double of A: as long as F is small, the I would cost digits. It joins at
-// norms about 2, for a decaying exponential is small beside it.
+// F = exp(A) - I by its Taylor polynomial of degree 8 in three products (Bader, Blanes, Casas
+// 2019), and 2 F + F^2 for the double of A: as long as F is small, the I would cost digits. It
+// joins at norms about 2, for a decaying exponential is small beside it.
 
 // Largest norm for which the polynomial has a backward error of one rounding, and how often that
 // is doubled before the I joins.
@@ -21,8 +21,8 @@ template <typename T> inline T plus(T x, real_t<T> c, T y) {
   }
 }
 
-// What times A2 makes A4, some A^4 and A^3. These constants are roots of a quadratic in which 177
-// stands: equations 13 and 14 of the paper.
+// What times A2 makes A4, some of A^3 and of A^4. These constants and those below are the solution
+// of the equations that make the coefficients of A^k those of the exponential, up to A^8.
 template <typename T> inline T quartic(T a, T a2) {
   typedef real_t<T> R;
   return plus(plus(zero<T>(), R(0.10836465678522780852), a), R(0.027091164196306952131), a2);
@@ -273,8 +273,9 @@ kernel void matrix_exp_scale(
     constant uint& column_stride [[buffer(5)]],
     constant long& batch_stride [[buffer(6)]],
     uint3 id [[thread_position_in_grid]]) {
-  const T entry = A[long(id.z) * batch_stride + long(id.y) * long(row_stride) +
-                    long(id.x) * long(column_stride)];
+  const T entry =
+      A[long(id.z) * batch_stride + long(id.y) * long(row_stride) +
+        long(id.x) * long(column_stride)];
   const int own = squarings[id.z];
   const T nan = from_real<T>(real_t<T>(NAN));
   X[(ulong(id.z) * n + id.y) * n + id.x] = own < 0 ? nan : scale(entry, -own);
