@@ -1,9 +1,9 @@
 #include "reduce.h"
 #include "scalar.h"
 
-// With F for exp(A) - I, the Taylor polynomial of degree 8 in three products (Bader, Blanes, Casas
-// 2019) and 2 F + F^2 for exp(2 A) - I: while exp(A) is near I, this loses nothing to the I. From
-// norms about 2 on the I joins, for a decaying exponential is small beside it.
+// F = exp(A) - I by its Taylor polynomial of degree 8 in three products (Bader, Blanes, Casas
+// 2019), and 2 F + F^2 for the double of A: as long as F is small, the I would cost digits. It
+// joins at norms about 2, for a decaying exponential is small beside it.
 
 // Largest norm for which the polynomial has a backward error of one rounding, and how often that
 // is doubled before the I joins.
@@ -21,7 +21,8 @@ template <typename T> inline T plus(T x, real_t<T> c, T y) {
   }
 }
 
-// A^4 and lower powers: A2 (x1 A + x2 A2)
+// What times A2 makes A4, some of A^3 and of A^4. These constants and those below are the solution
+// of the equations that make the coefficients of A^k those of the exponential, up to A^8.
 template <typename T> inline T quartic(T a, T a2) {
   typedef real_t<T> R;
   return plus(plus(zero<T>(), R(0.10836465678522780852), a), R(0.027091164196306952131), a2);
@@ -132,8 +133,8 @@ template <typename T, int N, int ROWS, int COLUMNS>
   THREADGROUP_ARRAY(T, a_tile, (depth<T, N>() * stride<T, N>()));
   THREADGROUP_ARRAY(T, b_tile, (depth<T, N>() * stride<T, N>()));
   THREADGROUP_ARRAY(R, norms, SIMDGROUPS);
-  const int i = int(tid) % APART;
-  const int j = int(tid) / APART;
+  const int i = int(tid % uint(APART));
+  const int j = int(tid / uint(APART));
   const int size = int(n);
   device const T* from = A + long(matrix) * batch_stride;
   T a[ROWS][COLUMNS];
@@ -272,8 +273,9 @@ kernel void matrix_exp_scale(
     constant uint& column_stride [[buffer(5)]],
     constant long& batch_stride [[buffer(6)]],
     uint3 id [[thread_position_in_grid]]) {
-  const T entry = A[long(id.z) * batch_stride + long(id.y) * long(row_stride) +
-                    long(id.x) * long(column_stride)];
+  const T entry =
+      A[long(id.z) * batch_stride + long(id.y) * long(row_stride) +
+        long(id.x) * long(column_stride)];
   const int own = squarings[id.z];
   const T nan = from_real<T>(real_t<T>(NAN));
   X[(ulong(id.z) * n + id.y) * n + id.x] = own < 0 ? nan : scale(entry, -own);
