@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mpslinalg import _op
 from mpslinalg._engines import Kernel, empty, kernel, scalar
+from mpslinalg._indexing_plan import MOVED, layout, moved
 
 # Threads, or elements, of one launch; larger tensors take several.
 MAX_THREADS = 2**31
@@ -45,9 +46,20 @@ def _result_strides(*tensors: Tensor) -> tuple[int, ...]:
 
 
 def _with_strides(x: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """The elements of x at other strides without gaps, by a launch that can be recorded."""
     if x.stride() == strides:
         return x
-    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+    outer_first = sorted(range(x.dim()), key=strides.__getitem__, reverse=True)
+    where = layout(x.permute(outer_first))
+    count = x.numel()
+    if where is None or count > MAX_THREADS:
+        return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+    elements = moved(x)
+    result = empty((count,), x, row_major=True)
+    kernel("copy", "copy_strided", MOVED[x.element_size()][0])(
+        elements, result.view(elements.dtype), *where, threads=(count,), group=(GROUP,)
+    )
+    return result.as_strided(x.shape, strides)
 
 
 def result_like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -28,7 +28,7 @@ COUNTED = 8192
 GROUPS = 512
 
 # What is moved, not computed with, by its size in bytes: a type of the shader, a dtype of torch.
-_MOVED = {
+MOVED = {
     1: ("uchar", torch.uint8),
     2: ("half", torch.float16),
     4: ("uint", torch.int32),
@@ -48,9 +48,10 @@ _WIDE = {
 _ADDED = {torch.int32: "uint", torch.int64: "ulong"}
 
 
-def _moved(tensor: Tensor) -> Tensor:
+def moved(tensor: Tensor) -> Tensor:
+    """The tensor as numbers of MOVED."""
     tensor = tensor.resolve_conj().resolve_neg()
-    dtype = _MOVED[tensor.element_size()][1]
+    dtype = MOVED[tensor.element_size()][1]
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
@@ -98,7 +99,7 @@ def take(input: Tensor, index: Tensor, sides: int, index_sides: int) -> Tensor:
     if result.numel() == 0:
         return result
     batch, length, count = _sizes(input, index, sides, index_sides)
-    elements, (index, kind) = _moved(input), _index(index)
+    elements, (index, kind) = moved(input), _index(index)
     where = layout(elements)
     if where is None:
         elements = elements.contiguous()
@@ -106,7 +107,7 @@ def take(input: Tensor, index: Tensor, sides: int, index_sides: int) -> Tensor:
     assert where is not None
     threads = min(count, THREADS)
     outside = empty((batch, threads, 2), index, torch.int32, row_major=True)
-    kernel("indexing", "indexing_take", _MOVED[elements.element_size()][0], kind, _sides(where))(
+    kernel("indexing", "indexing_take", MOVED[elements.element_size()][0], kind, _sides(where))(
         elements, index, result.view(elements.dtype), outside, length, count, *where,
         threads=(threads, batch), group=(256, 1),
     )  # fmt: skip
@@ -190,9 +191,9 @@ def _replace(
 
     launch("indexing_clear", kind)(index, claims, length, count, elements)
     launch("indexing_claim", kind)(index, claims, outside, length, count, elements)
-    target = _moved(target)
-    launch("indexing_put", _MOVED[target.element_size()][0], kind, _sides(where))(
-        _moved(values), index, claims, target, kept.view(torch.uint8), length, count, elements,
+    target = moved(target)
+    launch("indexing_put", MOVED[target.element_size()][0], kind, _sides(where))(
+        moved(values), index, claims, target, kept.view(torch.uint8), length, count, elements,
         *where,
     )  # fmt: skip
     _check.at_the_end(outside, partial(raise_outside, length=length))

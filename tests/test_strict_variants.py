@@ -269,6 +269,7 @@ def run_elementwise() -> None:
             continue
         _elementwise_plan.compare(x, x, 0, "eq")
         _elementwise_plan.heaviside(x, x)
+        _elementwise_plan.heaviside(x.expand(2, *x.shape), x.expand(2, *x.shape))
         _elementwise_plan.logspace(x, 0, 1, 2, 2)
     x = torch.zeros(2)
     for name, order in product(_special_plan.POLYNOMIALS, (0, 1)):
