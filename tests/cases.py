@@ -58,10 +58,18 @@ class Case(NamedTuple):
         A = torch.from_numpy(U @ V.conj().swapaxes(-2, -1) * self.scale).to(self.dtype)
         return self.stored(on(device, A))
 
+    def partner(self, how: str, scale: float | None = None) -> "Case":
+        """Other entries, in a batch that broadcasts with this one."""
+        batches = {"alike": self.batch, "none": (), "ones": (1,) * len(self.batch)}
+        batch = batches.get(how, (2, *self.batch))
+        scale = self.scale if scale is None else scale
+        return self._replace(batch=batch, scale=scale, seed=self.seed + 1)
+
     def stored(self, A: Tensor) -> Tensor:
         return A if self.view is None else VIEWS[self.view](A)
 
 
+partners = st.sampled_from(("alike", "none", "ones", "more"))
 cases = st.builds(Case, dtypes, batches, scales, views, seeds)
 
 

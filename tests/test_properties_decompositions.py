@@ -4,13 +4,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import EIG_THRESHOLD, EIGH_THRESHOLD, LU_THRESHOLD
-from tests.cases import Case, cases, close, eps, sizes
+from tests.cases import Case, cases, close, eps, partners, sizes
 from tests.ratios import double, pinv_ratio, polar_ratio
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -25,8 +25,8 @@ orders = st.sampled_from((1, 2, 5, 12, 32, 40))
 tall = st.sampled_from(((1, 1), (4, 4), (5, 3), (6, 4), (40, 6)))
 
 
-@given(case=cases, n=sizes, k=st.integers(1, 5))
-def test_cholesky(case: Case, n: int, k: int, device: str) -> None:
+@given(case=cases, n=sizes, k=st.integers(1, 5), of_B=partners)
+def test_cholesky(case: Case, n: int, k: int, of_B: str, device: str) -> None:
     A = case.definite(n, device)
     L, U = LA.cholesky(A), LA.cholesky(A, upper=True)
     assert (testing.cholesky_ratio(A, L) < LU_THRESHOLD).all()
@@ -37,7 +37,7 @@ def test_cholesky(case: Case, n: int, k: int, device: str) -> None:
     assert (diagonal.real > 0).all()
     assert diagonal.is_complex() is False or not diagonal.imag.any()
     assert torch.equal(LA.cholesky(case.stored(STEP * A)), L * STEP**0.5)
-    B = case._replace(seed=case.seed + 1).matrices(n, k, device)
+    B = case.partner(of_B).matrices(n, k, device)
     for factor, upper in ((L, False), (U, True)):
         X = LA.cholesky_solve(B, factor, upper=upper)
         assert (testing.solve_ratio(A, X, B) < LU_THRESHOLD).all()
@@ -95,17 +95,19 @@ def test_qr_pivoted(case: Case, shape: tuple[int, int], data: st.DataObject, dev
     assert (diagonal[..., rank:] <= rounding).all()
 
 
-@given(case=cases, shape=shapes, k=st.integers(1, 3), alike=st.booleans())
+@given(case=cases, shape=shapes, k=st.integers(1, 3), alike=st.booleans(), of_B=partners)
 def test_least_squares(
-    case: Case, shape: tuple[int, int], k: int, alike: bool, device: str
+    case: Case, shape: tuple[int, int], k: int, alike: bool, of_B: str, device: str
 ) -> None:
     A = case.matrices(*shape, device, shift=3 * max(shape) ** 0.5)
-    right = case._replace(scale=case.scale if alike else 1.0, seed=case.seed + 1)
+    right = case.partner(of_B, case.scale if alike else 1.0)
     B = right.matrices(shape[0], k, device)
+    # Of such a shape torch takes B for a batch of vectors.
+    assume(B.shape != A.shape[:-1])
     for driver in ("gels", "gelsy"):
         X = LA.lstsq(A, B, driver=driver).solution
         assert (testing.lstsq_ratio(A, X, B) < LU_THRESHOLD).all()
-        assert torch.equal(LA.lstsq(A, case.stored(STEP * B), driver=driver).solution, STEP * X)
+        assert torch.equal(LA.lstsq(A, right.stored(STEP * B), driver=driver).solution, STEP * X)
 
 
 @given(case=cases, shape=narrow, k=st.integers(1, 3), data=st.data())

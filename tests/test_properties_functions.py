@@ -14,7 +14,7 @@ from torch import Tensor
 import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import LU_THRESHOLD
-from tests.cases import Case, cases, close, eps, sizes
+from tests.cases import Case, cases, close, eps, partners, sizes
 from tests.inputs import on
 from tests.ratios import double
 
@@ -111,6 +111,9 @@ def test_dual_norms(case: Case, shape: tuple[int, int], device: str) -> None:
     assert (dot <= slack * largest * total).all()
     assert (dot <= slack * LA.vector_norm(y, 2, -1) * LA.vector_norm(x, 2, -1)).all()
     close(LA.vecdot(x.sgn(), x), double(total), 8 * shape[1] * eps(case.dtype))
+    columns = LA.vector_norm(x, 1, -2)
+    close(LA.matrix_norm(x, 1), double(columns.amax(-1)), 8 * shape[0] * eps(case.dtype))
+    close(LA.matrix_norm(x, -1), double(columns.amin(-1)), 8 * shape[0] * eps(case.dtype))
     assert torch.equal(LA.matrix_norm(x, 1), LA.matrix_norm(x.mT, math.inf))
     assert torch.equal(LA.matrix_norm(x, -1), LA.matrix_norm(x.mT, -math.inf))
 
@@ -156,13 +159,14 @@ def test_cross(case: Case, m: int, device: str) -> None:
     upper=st.booleans(),
     left=st.booleans(),
     unit=st.booleans(),
+    of_B=partners,
 )
 def test_solve_triangular(
-    case: Case, n: int, k: int, upper: bool, left: bool, unit: bool, device: str
+    case: Case, n: int, k: int, upper: bool, left: bool, unit: bool, of_B: str, device: str
 ) -> None:
     # Beside a diagonal of 1 other scales overflow.
     A = (case._replace(scale=1.0) if unit else case).regular(n, device)
-    B = case._replace(seed=case.seed + 1).matrices(*((n, k) if left else (k, n)), device)
+    B = case.partner(of_B).matrices(*((n, k) if left else (k, n)), device)
     X = LA.solve_triangular(A, B, upper=upper, left=left, unitriangular=unit)
     T = A.triu() if upper else A.tril()
     if unit:
