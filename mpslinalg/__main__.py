@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,24 +12,46 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from mpslinalg import _bench, _bench_report, _bench_table, _demo, _doctor
+from mpslinalg import _bench, _bench_overall, _bench_report, _bench_table, _demo, _doctor
 from mpslinalg._engines import ShaderError
 
 
 def _target(text: str) -> Path:
     """A file to write, refused before the work that fills it."""
     path = Path(text)
-    if not text or path.is_dir() or not path.parent.is_dir():
+    there = path if path.exists() else path.parent
+    if not text or path.is_dir() or not path.parent.is_dir() or not os.access(there, os.W_OK):
         raise argparse.ArgumentTypeError(f"cannot write a file {text!r}")
     return path
+
+
+def _picture(text: str) -> Path:
+    """A target that matplotlib writes."""
+    path = _target(text)
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError as error:
+        words = "needs matplotlib: pip install 'mpslinalg[demo]'"
+        raise argparse.ArgumentTypeError(words) from error
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in kinds:
+        raise argparse.ArgumentTypeError(f"no picture {text!r}; there are {', '.join(kinds)}")
+    return path
+
+
+def _size(text: str) -> int:
+    size = int(text)
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return size
 
 
 def _run(text: str) -> dict[str, Any]:
     """What `bench --json` wrote."""
     try:
         run: dict[str, Any] = json.loads(Path(text).read_text())
-        run["families"], run["environment"]["device"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        _bench_report.check(run)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise argparse.ArgumentTypeError(f"no run of `bench --json` in {text!r}") from error
     return run
 
@@ -44,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", parents=[device], help="real studies, checked against SciPy")
     demo.add_argument("--case", choices=list(_demo.CASES), help="default: all")
     demo.add_argument("--json", type=_target, metavar="FILE", help="write the numbers")
-    demo.add_argument("--plot", type=_target, metavar="FILE", help="draw the results (matplotlib)")
+    demo.add_argument("--plot", type=_picture, metavar="FILE", help="draw the results (matplotlib)")
 
     commands.add_parser("doctor", parents=[device], help="check this machine; for bug reports")
 
@@ -72,16 +95,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--compare", type=_run, metavar="FILE.json", help="two runs side by side")
     bench.add_argument(
-        "--read", type=_run, metavar="FILE.json", help="report a run that --json wrote; time none"
+        "--read", type=_run, metavar="FILE.json", help="a run that --json wrote; time none"
     )
 
     cost = commands.add_parser("cost", help="predict the times of kernels on an Apple GPU")
     cost.add_argument("--family", choices=list(_bench.FAMILIES), required=True)
-    cost.add_argument("--dtype", choices=list(_bench.DEFAULT_DTYPES), default="float32")
-    cost.add_argument("--batch", type=int, help="with --n: one size, not those of the benchmarks")
-    cost.add_argument("--n", type=int)
+    cost.add_argument(
+        "--dtype",
+        choices=_bench.DEFAULT_DTYPES,
+        help="default: float32, with --against each in the file",
+    )
+    cost.add_argument("--batch", type=_size, help="with --n: one size, not those of the benchmarks")
+    cost.add_argument("--n", type=_size)
     cost.add_argument("--machine", action="append", help="M1, M4 Max, ...; repeatable")
-    cost.add_argument("--against", type=Path, metavar="FILE", help="what `bench --json` wrote")
+    cost.add_argument("--against", type=_run, metavar="FILE", help="what `bench --json` wrote")
     return parser
 
 
@@ -116,11 +143,35 @@ def _diagnosis(device: torch.device) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 
+def _benchmark(
+    options: argparse.Namespace,
+    device: torch.device,
+    parser: argparse.ArgumentParser,
+    console: Console,
+) -> int:
+    if options.cases != "grid" and (options.report or options.compare):
+        parser.error("--report and --compare are of --cases grid")
+    if options.read and (options.family or options.dtype or options.json):
+        parser.error("--read takes a run as it is: no --family, --dtype or --json")
+    if options.read:
+        run, status = options.read, 0
+        _bench_overall.show(run["families"], _bench_overall.overall(run["families"]), console)
+    else:
+        run, status = _timed(parser, options, device, console)
+    if options.compare:
+        _bench_report.show(run, options.compare, console)
+    if options.report:
+        diagnosis = "" if options.read else _diagnosis(device)
+        _bench_report.write(options.report, run, options.compare, diagnosis)
+    return status
+
+
 def _cost(options: argparse.Namespace, parser: argparse.ArgumentParser, console: Console) -> int:
     from mpslinalg._cost import recorded, table
 
     if options.family not in recorded.families():
-        parser.error(f"no model of {options.family}; there is one of {recorded.families()}")
+        known = ", ".join(recorded.families())
+        parser.error(f"no model of {options.family}; there is one of {known}")
     names = options.machine or table.SHOWN
     unknown = [name for name in names if name not in table.KNOWN]
     if unknown:
@@ -129,13 +180,22 @@ def _cost(options: argparse.Namespace, parser: argparse.ArgumentParser, console:
         parser.error("--batch and --n are given together")
     machines = [table.KNOWN[name] for name in names]
     if options.against is None:
-        dtype, family = _bench.DTYPES[options.dtype], _bench.FAMILIES[options.family]
-        cases = table.cases(family, dtype, options.batch, options.n)
+        dtype = _bench.DTYPES[options.dtype or "float32"]
+        cases = table.cases(_bench.FAMILIES[options.family], dtype, options.batch, options.n)
         table.predictions(cases, machines, console)
         return 0
     if len(machines) != 1:
         parser.error("--against needs one --machine")
-    table.against(options.against, machines[0], console)
+    if options.batch is not None:
+        parser.error("--against has the sizes of its file")
+    timed = [
+        (case, taken)
+        for name, case, taken in recorded.measured(options.against)
+        if name == options.family and options.dtype in (None, case.dtype_name)
+    ]
+    if not timed:
+        parser.error(f"--against: no times of {options.family} in that file")
+    table.against(timed, machines[0], console)
     return 0
 
 
@@ -158,15 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ShaderError as error:
             print(error, file=sys.stderr)
             return 1
-    if options.cases != "grid" and (options.report or options.compare):
-        parser.error("--report and --compare are of --cases grid")
-    run, status = (options.read, 0) if options.read else _timed(parser, options, device, console)
-    if options.compare:
-        _bench_report.show(run, options.compare, console)
-    if options.report:
-        diagnosis = "" if options.read else _diagnosis(device)
-        _bench_report.write(options.report, run, options.compare, diagnosis)
-    return status
+    return _benchmark(options, device, parser, console)
 
 
 if __name__ == "__main__":

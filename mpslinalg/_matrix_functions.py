@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mpslinalg import _check, _eigh, _lu_plan, _matrix_exp_plan, _op, _route, _sylvester
+from mpslinalg import _check, _eigh, _matrix_exp_plan, _op, _route, _sylvester
 from mpslinalg._shards import over_batches
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name == "matrix_exp":
-        return f"{_lu_plan.regime('lu_factor', dtype, batch, m, n, k)}, matmul"
+        return _matrix_exp_plan.regime(n)
     return f"{_eigh.regime('eigh', dtype, batch, m, n, k)}, matmul"
 
 

@@ -522,11 +522,25 @@ def test_a_report_holds_the_doctor_and_what_was_timed(
 
 @pytest.mark.parametrize("option", ["--read", "--compare"])
 def test_what_is_no_run_is_refused(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    option: str, recorded_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "no.json"
-    file.write_text("[]")
-    for name in (str(file), "/nowhere.json"):
+    run = json.loads(recorded_run.read_text())
+    lu = run["families"]["lu"]
+    ago = {key: value for key, value in run.items() if key != "command"}
+    other_family = run | {"families": {"lu": {key: lu[key] for key in lu if key != "stream"}}}
+    for text in ("[]", "{", *map(json.dumps, (ago, other_family, run | {"families": []}))):
+        recorded_run.write_text(text)
         with pytest.raises(SystemExit):
-            bench(option, name)
+            command.main(["bench", option, str(recorded_run)])
         assert "no run of `bench --json`" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.main(["bench", option, "/nowhere.json"])
+    assert "no run of `bench --json`" in capsys.readouterr().err
+
+
+def test_a_run_is_read_as_it_is(recorded_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["bench", "--read", str(recorded_run)]) == 0
+    assert "over the 4 batched cells of all families: 3.00 (bar 5)" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        command.main(["bench", "--read", str(recorded_run), "--dtype", "float32"])
+    assert "--read takes a run as it is" in capsys.readouterr().err

@@ -142,8 +142,20 @@ def run(folder: Path, name: str, content: dict[str, Any]) -> Path:
 def recorded(folder: Path, found: Plan, taken: float) -> Path:
     key = {"op": "lu_factor", "batch": found.case.batch, "n": found.case.n, "dtype": "float32"}
     stream = {"op": "inv_ex", "batch": 2**20, "n": 4, "dtype": "float32", "kernel_gbs": 3000.0}
-    cells = [key | {"microseconds": {"kernels": taken}}, key | {"op": "?", "microseconds": {}}]
-    return run(folder, "run", {"families": {"lu": {"cells": cells, "stream": stream}}})
+    rest = {"speedup": None, "lapack_ratios": {}, "refused": {}}
+    cells = [
+        key | rest | {"microseconds": {"kernels": taken}},
+        key | rest | {"op": "?", "microseconds": {}},
+    ]
+    family = {"cells": cells, "stream": stream | {"share": 0.5}}
+    environment = {"device": "cuda (G)", "torch": "2", "python": "3", "system": "Linux"}
+    content = {
+        "date": "2026-11-30T10:00:00+00:00",
+        "command": "python -m mpslinalg bench --family lu",
+        "environment": environment,
+        "families": {"lu": family | {"summary": {"geometric_mean": None}}},
+    }
+    return run(folder, "run", content)
 
 
 @pytest.fixture
@@ -215,6 +227,9 @@ def test_the_command_predicts_and_holds_a_report_against_it(
     printed = capsys.readouterr().out
     assert "0 of 1 within" in printed
     assert "outside" in printed
+    for other in (["--family", "qr"], ["--dtype", "complex64"], ["--batch", "8", "--n", "8"]):
+        with pytest.raises(SystemExit):
+            __main__.main([*cost, *other, "--machine", "M2", "--against", str(file)])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +237,8 @@ def test_the_command_predicts_and_holds_a_report_against_it(
     [
         (["--machine", "M0"], "no machine 'M0'; there are M1"),
         (["--n", "8"], "--batch and --n are given together"),
-        (["--against", "x.json"], "--against needs one --machine"),
+        (["--batch", "8", "--n", "0"], "argument --n: 0 is less than 1"),
+        (["--against", "x.json"], "no run of `bench --json` in 'x.json'"),
         (["--family", "special"], "no model of special"),
     ],
 )

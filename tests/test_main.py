@@ -46,6 +46,7 @@ def usage_error(arguments: list[str], capsys: Capture) -> str:
         (["bench", "--family", "cholesk"], "'cholesk'"),
         (["bench", "--family", "lu", "--dtype", "float16"], "'float16'"),
         (["bench", "--family", "lu", "--cases", "some"], "'some'"),
+        (["demo", "--plot", "picture.xyz"], "no picture 'picture.xyz'; there are"),
     ],
 )
 def test_unknown_words(arguments: list[str], words: str, capsys: Capture) -> None:

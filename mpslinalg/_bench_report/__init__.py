@@ -73,6 +73,10 @@ def family_blocks(name: str, family: Content) -> Iterator[Block]:
     if family.get("note"):
         yield Paragraph(family["note"])
     yield from plots.of_family(name, family)
+    yield from _tables(name, family)
+
+
+def _tables(name: str, family: Content) -> Iterator[Block]:
     for dtype in dict.fromkeys(cell["dtype"] for cell in family["cells"]):
         yield Heading(f"{name}, {dtype}", 4)
         yield cells_table([cell for cell in family["cells"] if cell["dtype"] == dtype])
@@ -83,6 +87,16 @@ def family_blocks(name: str, family: Content) -> Iterator[Block]:
         f"{stream['op']}, batch {stream['batch']}, n = {stream['n']}, {stream['dtype']}: "
         f"{100 * stream['share']:.0f} % of the bytes a second that a copy moved in the same run."
     )
+
+
+def check(run: Content) -> None:
+    """LookupError, TypeError or AttributeError where a report would miss what it says."""
+    provenance(run)
+    for _ in overall_blocks(run["families"]):
+        pass
+    for name, family in run["families"].items():
+        for _ in _tables(name, family) if "error" not in family else ():
+            pass
 
 
 def _key(name: str, cell: Content) -> tuple[Any, ...]:

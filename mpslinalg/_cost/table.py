@@ -1,8 +1,6 @@
 """`python -m mpslinalg cost`: what a family is predicted to take, a report held against that."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -13,7 +11,6 @@ from mpslinalg._bench import Case, Family
 from mpslinalg._cost.machines import H200, MACHINES, Machine
 from mpslinalg._cost.plan import plan
 from mpslinalg._cost.prediction import predict
-from mpslinalg._cost.recorded import measured
 
 KNOWN = {**MACHINES, H200.name: H200}
 SHOWN = ("M1", "M2 Max", "M3 Ultra", "M4 Max", "M5", "M5 Max")
@@ -58,17 +55,16 @@ def predictions(cases: Sequence[Case], machines: Sequence[Machine], console: Con
     )
 
 
-def against(file: Path, machine: Machine, console: Console) -> int:
-    """Print what `bench --json` measured beside what was predicted; returns how many are within."""
+def against(timed: Sequence[tuple[Case, float]], machine: Machine, console: Console) -> None:
+    """Print what was measured, in microseconds, beside what was predicted."""
     table = _grid("", "measured", "predicted", "least", "most", "measured / predicted", "")
-    within = count = 0
-    for _, case, taken in measured(json.loads(file.read_text())):
+    within = 0
+    for case, taken in timed:
         p = predict(plan(case), machine)
         inside = p.least <= taken <= p.most
-        within, count = within + inside, count + 1
+        within += inside
         figures = (f"{taken:.0f}", f"{p.expected:.0f}", f"{p.least:.0f}", f"{p.most:.0f}")
         verdict = "" if inside else "outside"
         table.add_row(*map(Text, (str(case), *figures, f"{taken / p.expected:.2f}", verdict)))
     console.print(table)
-    console.print(f"{within} of {count} within the predicted range", highlight=False)
-    return within
+    console.print(f"{within} of {len(timed)} within the predicted range", highlight=False)

@@ -59,10 +59,8 @@ def _print(report: Report, console: Console) -> None:
 
 
 def _plot(reports: Sequence[Report], file: Path) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SystemExit("--plot needs matplotlib: pip install 'mpslinalg[demo]'") from error
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 5 * len(reports)), layout="constrained")
     for axes, report in zip(
         figure.subplots(len(reports), squeeze=False).flat, reports, strict=True
