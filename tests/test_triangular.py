@@ -260,7 +260,7 @@ def test_out_with_a_gradient(of_out: bool) -> None:
         (1025, 64, 8, "triangular_columns"),
         (1025, 65, 8, "triangular_few"),
         (1025, 33, 9, "triangular_columns"),
-        (1025, 200, 9, "triangular_columns in parts of 64, products"),
+        (300, 200, 20, "triangular_columns in parts of 64, products"),
         (1025, 600, 1, "triangular_few in parts of 512, products"),
     ],
 )
