@@ -16,8 +16,8 @@ from mpslinalg._bench import Case
 from mpslinalg._cost import H200, MACHINES, Plan, plan, predict, price
 from mpslinalg._cost.factors import ANY, FILE, Factor, factors, written
 from mpslinalg._cost.recorded import measured, profiled, streamed
+from mpslinalg._cost.table import SHOWN
 
-SHOWN = ("M1", "M2 Max", "M3 Ultra", "M4 Max", "M5", "M5 Max")
 # A kernel's factor is taken from a whole call where the model gives it so much of the work, where
 # work was so much of the time and was to take so many microseconds: else what was measured is the
 # host, which disturbs a call by some 50 us now and then, or another kernel.

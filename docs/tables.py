@@ -5,14 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-
-def _origin(run: dict[str, Any]) -> str:
-    """What a run says of itself."""
-    environment = run["environment"]
-    return (
-        f"`{run['command']}` on {run['date'][:10]}: {environment['device']}, torch "
-        f"{environment['torch']}, Python {environment['python']}, {environment['system']}."
-    )
+from mpslinalg._bench_report import provenance
 
 
 def accuracy(files: Sequence[Path]) -> str:
@@ -26,7 +19,7 @@ def _ratios(run: dict[str, Any]) -> str:
     found = {(row["routine"], row["dtype"]): row for row in run["rows"]}
     heads = (f"{dtype} | SciPy | torch" for dtype in dtypes)
     pieces = [
-        f"### Kernels on {device}\n\n{_origin(run)} The worst ratio over the families and n = "
+        f"### Kernels on {device}\n\n{provenance(run)} The worst ratio over the families and n = "
         f"{', '.join(map(str, run['sizes']))}; torch's is on {device} too.\n\n"
         f"| routine | {' | '.join(heads)} |\n|---|{'---:|---:|---:|' * len(dtypes)}\n"
     ]
@@ -59,7 +52,7 @@ def _first_calls(file: Path) -> str:
     run = json.loads(file.read_text())
     imports = run["import"]
     pieces = [
-        f"### {file.stem.partition('-')[2]}\n\n{_origin(run)} `import torch` took "
+        f"### {file.stem.partition('-')[2]}\n\n{provenance(run)} `import torch` took "
         f"{imports['torch']:.1f} s, `import mpslinalg` after it "
         f"{1e3 * imports['mpslinalg']:.0f} ms. Milliseconds of first and second calls:\n\n"
         "| call | shapes | variants | empty cache | filled cache | second call | torch's first | "

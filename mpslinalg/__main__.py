@@ -167,7 +167,7 @@ def _benchmark(
 
 
 def _cost(options: argparse.Namespace, parser: argparse.ArgumentParser, console: Console) -> int:
-    from mpslinalg._cost import recorded, table
+    from mpslinalg._cost import NoPlan, recorded, table
 
     if options.family not in recorded.families():
         known = ", ".join(recorded.families())
@@ -182,7 +182,10 @@ def _cost(options: argparse.Namespace, parser: argparse.ArgumentParser, console:
     if options.against is None:
         dtype = _bench.DTYPES[options.dtype or "float32"]
         cases = table.cases(_bench.FAMILIES[options.family], dtype, options.batch, options.n)
-        table.predictions(cases, machines, console)
+        try:
+            table.predictions(cases, machines, console)
+        except NoPlan as error:
+            parser.error(str(error))
         return 0
     if len(machines) != 1:
         parser.error("--against needs one --machine")

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from mpslinalg import _bench_overall, _doctor
 from mpslinalg._bench import (
+    CPU_TIMINGS,
     DTYPES,
     Case,
     Cell,
@@ -31,7 +32,6 @@ from mpslinalg._bench import (
     measure_auto,
     measure_stream,
 )
-from mpslinalg._bench.measuring import CPU_TIMINGS
 from mpslinalg._timing import MINIMUM_TIMINGS
 
 

@@ -41,7 +41,7 @@ class enable:
     From the call on, code that knows nothing of mpslinalg gets the kernels wherever torch has an
     operation that they do: in `torch.linalg.solve`, in `torch.distributions`, in graphs of
     `torch.compile`. Derivatives, shape checks and error words remain torch's. What the kernels do
-    not take (half precision, `eig` beyond its size) goes to torch's own kernel as before.
+    not take (half precision, `driver=` of `svd`) goes to torch's own kernel as before.
 
     Lasts until `disable`; as a context manager, until the end of the block, and blocks nest. Inside
     `use("torch")` torch's kernels run all the same. On CUDA only those calls change in which the

@@ -142,7 +142,7 @@ def run(folder: Path, name: str, content: dict[str, Any]) -> Path:
 def recorded(folder: Path, found: Plan, taken: float) -> Path:
     key = {"op": "lu_factor", "batch": found.case.batch, "n": found.case.n, "dtype": "float32"}
     stream = {"op": "inv_ex", "batch": 2**20, "n": 4, "dtype": "float32", "kernel_gbs": 3000.0}
-    rest = {"speedup": None, "lapack_ratios": {}, "refused": {}}
+    rest: dict[str, Any] = {"speedup": None, "lapack_ratios": {}, "refused": {}}
     cells = [
         key | rest | {"microseconds": {"kernels": taken}},
         key | rest | {"op": "?", "microseconds": {}},
@@ -240,6 +240,7 @@ def test_the_command_predicts_and_holds_a_report_against_it(
         (["--batch", "8", "--n", "0"], "argument --n: 0 is less than 1"),
         (["--against", "x.json"], "no run of `bench --json` in 'x.json'"),
         (["--family", "special"], "no model of special"),
+        (["--family", "eig", "--batch", "1", "--n", "600"], "eig 1 x 600 float32 depend on data"),
     ],
 )
 def test_bad_arguments_are_refused(

@@ -104,6 +104,14 @@ def test_the_reference_has_every_public_function() -> None:
     assert set(named) == functions | {"mpslinalg.use", "mpslinalg.enable"}
 
 
+@pytest.mark.parametrize("page", [DOCS / "index.md", DOCS.parent / "README.md"], ids=str)
+def test_the_lists_name_every_function(page: Path) -> None:
+    text = page.read_text()
+    by_word = {"eq", "ne", "lt", "le", "gt", "ge"} if page.name == "README.md" else set()
+    names = [name for name in surface.public() if "." not in name and name not in by_word]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
 def conformance_run(folder: Path, engine: str, results: dict[str, Any]) -> Path:
     """What `pytest --conformance FILE` writes."""
     run = {

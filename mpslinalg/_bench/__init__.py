@@ -16,6 +16,7 @@ from mpslinalg._bench.cases import Operation as Operation
 from mpslinalg._bench.cases import WrongResult as WrongResult
 from mpslinalg._bench.compiling import compile_kernels as compile_kernels
 from mpslinalg._bench.measuring import CPU as CPU
+from mpslinalg._bench.measuring import CPU_TIMINGS as CPU_TIMINGS
 from mpslinalg._bench.measuring import CPU_WORK as CPU_WORK
 from mpslinalg._bench.measuring import Bar as Bar
 from mpslinalg._bench.measuring import Cell as Cell

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mpslinalg import _bench_overall
+from mpslinalg._bench import CPU_TIMINGS
 from mpslinalg._bench_report import document, plots
 from mpslinalg._bench_report.document import Block, Heading, Lines, Paragraph, Table
 from mpslinalg._timing import MINIMUM_TIMINGS
@@ -56,7 +57,7 @@ def _cell_row(cell: Content) -> tuple[str, ...]:
     errors = cell["lapack_ratios"]
     both = ", ".join(f"{errors[who]:.2g}" for who in ("kernels", "torch") if who in errors)
     size = (cell["op"], str(cell["batch"]), str(cell["n"]))
-    return *size, figure("kernels"), figure("torch"), speed, figure("torch cpu", 3), both
+    return *size, figure("kernels"), figure("torch"), speed, figure("torch cpu", CPU_TIMINGS), both
 
 
 def overall_blocks(families: Content) -> Iterator[Block]:

@@ -11,6 +11,7 @@ from mpslinalg._cost.machines import MACHINES as MACHINES
 from mpslinalg._cost.machines import Machine as Machine
 from mpslinalg._cost.model import Price as Price
 from mpslinalg._cost.model import price as price
+from mpslinalg._cost.plan import NoPlan as NoPlan
 from mpslinalg._cost.plan import Plan as Plan
 from mpslinalg._cost.plan import Step as Step
 from mpslinalg._cost.plan import plan as plan

@@ -58,6 +58,10 @@ class Plan:
         return sum(step.bytes for step in self.steps)
 
 
+class NoPlan(NotImplementedError):
+    """A case of which the launches, or the operations, are not known beforehand."""
+
+
 class _Noted(Launcher):
     """A kernel that is never run."""
 
@@ -101,16 +105,19 @@ def _on_paper() -> Iterator[None]:
 def plan(case: Case) -> Plan:
     """What the kernels do for a case, its shapes and strides alone being known."""
     if not counts.counted(case.operation):
-        raise NotImplementedError(f"mpslinalg: no count of operations for {case.operation.name}")
+        raise NoPlan(f"mpslinalg: no count of operations for {case.operation.name}")
     with FakeTensorMode():
         shapes = case.inputs(torch.device("cpu"))
     inputs = [
         torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in shapes
     ]
     with _on_paper(), record(inputs) as recording:
-        results = case.call(LA, tuple(inputs))
+        try:
+            results = case.call(LA, tuple(inputs))
+        except NotImplementedError as error:
+            raise NoPlan(f"mpslinalg: the launches of {case} depend on data") from error
     if not recording.repeatable:
-        raise RuntimeError(f"mpslinalg: the plan of {case} computes with torch")
+        raise NoPlan(f"mpslinalg: the plan of {case} computes with torch")
     seen: Counter[str] = Counter()
     steps = []
     for launcher, arguments, threads, group in recording.launched:
