@@ -8,6 +8,7 @@ from torch import Tensor
 from mpslinalg import _op, _products
 from mpslinalg._engines import empty, flattened, gemm, kernel, scalar, strides
 from mpslinalg._products import product
+from mpslinalg._repeat import repeated
 
 # A group's 32 KiB hold parts of two factors; beyond, torch's GEMM is as fast.
 FUSED = 64
@@ -44,6 +45,13 @@ def matrix_exp(A: Tensor) -> Tensor:
 
 
 def _by_products(A: Tensor, X: Tensor) -> None:
+    """In two programs, one before the host reads how many squarings there are, and one after."""
+    squarings = _polynomial(A, X)
+    _squared(X, squarings, most(squarings))
+
+
+def _polynomial_into(A: Tensor, X: Tensor) -> Tensor:
+    """X := the polynomial of A halved so often; returns how often."""
     batch, n, _ = A.shape
     row, column, step = strides(A)
     sums = empty((batch, n), A, A.dtype.to_real(), row_major=True)
@@ -55,7 +63,7 @@ def _by_products(A: Tensor, X: Tensor) -> None:
     kernel("matrix_exp", "matrix_exp_halvings", scalar(sums.dtype))(
         sums, squarings, n, threads=(32 * batch,), group=(32,)
     )
-    entries = {"threads": (n, n, batch), "group": (64, 1, 1)}
+    entries = _entries(X)
     kernel("matrix_exp", "matrix_exp_scale", scalar(A.dtype))(
         A, squarings, X, n, row, column, step, **entries
     )
@@ -67,14 +75,30 @@ def _by_products(A: Tensor, X: Tensor) -> None:
     for first in range(0, n, _products.INNER):
         inner = slice(first, first + _products.INNER)
         gemm(X, X, A4[:, :, inner], A2[:, inner], 1, 1)
-    # The products above run while the host waits for this.
-    for remaining in range(most(squarings), 0, -1):
-        kernel("matrix_exp", "matrix_exp_double", scalar(A.dtype))(
-            _product(X, X), squarings, X, n, remaining, **entries
+    return squarings
+
+
+def _square(X: Tensor, squarings: Tensor, count: int) -> Tensor:
+    """X := exp(A), each matrix squared as often as it was halved, at most `count` times."""
+    batch, n, _ = X.shape
+    for remaining in range(count, 0, -1):
+        kernel("matrix_exp", "matrix_exp_double", scalar(X.dtype))(
+            _product(X, X), squarings, X, n, remaining, **_entries(X)
         )
-    kernel("matrix_exp", "matrix_exp_join", scalar(A.dtype))(
+    kernel("matrix_exp", "matrix_exp_join", scalar(X.dtype))(
         squarings, X, n, threads=(n, batch), group=(64, 1)
     )
+    return X
+
+
+_polynomial = repeated(_polynomial_into, _polynomial_into)
+_squared = repeated(_square, _square)
+
+
+def _entries(X: Tensor) -> dict[str, tuple[int, ...]]:
+    """A thread for each."""
+    batch, n, _ = X.shape
+    return {"threads": (n, n, batch), "group": (64, 1, 1)}
 
 
 def most(squarings: Tensor) -> int:
