@@ -300,8 +300,7 @@ def logspace(
     One thread an element, in fixed point of 64 bits. Where base is no positive finite number or
     the powers are complex, `torch.logspace` runs on the same device, in every mode.
     """
-    place = out.device if out is not None else torch.empty(0, device=device).device
-    where = torch.empty(0, device=place)
+    where = torch.empty(0, device=device) if out is None else out
     if not _elementwise_route.kernels(where, _torch_lacks_dtype(out, dtype)):
         return _torchs_logspace(start, end, steps, base, out, dtype, layout, device, requires_grad)
     start, end = (x.item() if isinstance(x, Tensor) and x.dim() == 0 else x for x in (start, end))
@@ -313,7 +312,8 @@ def logspace(
         and (wanted.is_floating_point or not requires_grad)
     ):
         return _torchs_logspace(start, end, steps, base, out, dtype, layout, device, requires_grad)
-    like = torch.empty(0, dtype=wanted, device=place)
+    # With memory, so that the call is recorded.
+    like = torch.empty(1, dtype=wanted, device=where.device)
     powers: Tensor = _elementwise_plan.logspace_op(like, start, end, steps, base)
     if out is not None:
         # As in torch: any shape that holds as many will do, and no warning tells of another size.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,10 +12,13 @@ from torch import Tensor
 
 from mpslinalg import _op
 from mpslinalg._engines import Kernel, empty, kernel, scalar
+from mpslinalg._indexing_plan import MOVED, layout, moved
 
-# Threads of one launch; larger tensors take several.
+# Threads, or elements, of one launch; larger tensors take several.
 MAX_THREADS = 2**31
 GROUP = 256
+# Elements of a thread, one by one with those of the rest of its simdgroup; as in elementwise.metal.
+PER_THREAD = 8
 
 
 def _dense(x: Tensor) -> bool:
@@ -41,9 +46,20 @@ def _result_strides(*tensors: Tensor) -> tuple[int, ...]:
 
 
 def _with_strides(x: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """The elements of x at other strides without gaps, by a launch that can be recorded."""
     if x.stride() == strides:
         return x
-    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+    outer_first = sorted(range(x.dim()), key=strides.__getitem__, reverse=True)
+    where = layout(x.permute(outer_first))
+    count = x.numel()
+    if where is None or count > MAX_THREADS:
+        return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+    elements = moved(x)
+    result = empty((count,), x, row_major=True)
+    kernel("copy", "copy_strided", MOVED[x.element_size()][0])(
+        elements, result.view(elements.dtype), *where, threads=(count,), group=(GROUP,)
+    )
+    return result.as_strided(x.shape, strides)
 
 
 def result_like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -64,17 +80,31 @@ def fake_like(*tensors: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def run(variant: Kernel, tensors: tuple[Tensor, ...], *values: int | float) -> None:
     """Launch a kernel with a thread for each element."""
-    count = tensors[0].numel()
-    if count <= MAX_THREADS:
-        variant(*tensors, *values, threads=(count,), group=(GROUP,))
-        return
-    lines = [t.as_strided((count,), (1,)) for t in tensors]
-    for start in range(0, count, MAX_THREADS):
-        part = [line[start : start + MAX_THREADS] for line in lines]
+    for part in _parts(tensors):
         variant(*part, *values, threads=(part[0].numel(),), group=(GROUP,))
 
 
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+def run_several(variant: Kernel, tensors: tuple[Tensor, ...], *values: int | float) -> None:
+    """Launch a kernel whose threads have PER_THREAD elements; it takes their number as well."""
+    for part in _parts(tensors):
+        count = part[0].numel()
+        threads = 32 * -(-count // (32 * PER_THREAD))
+        variant(*part, count, *values, threads=(threads,), group=(GROUP,))
+
+
+def _parts(tensors: tuple[Tensor, ...]) -> Iterator[Sequence[Tensor]]:
+    """The tensors, or what is to be launched of them at a time."""
+    count = tensors[0].numel()
+    if count <= MAX_THREADS:
+        yield tensors
+        return
+    lines = [t.as_strided((count,), (1,)) for t in tensors]
+    for start in range(0, count, MAX_THREADS):
+        yield [line[start : start + MAX_THREADS] for line in lines]
+
+
+# Whether they hold, as bits: of less, equal, greater, and of what is no number.
+COMPARISONS = {"eq": 0b0010, "ne": 0b1101, "lt": 0b0001, "le": 0b0011, "gt": 0b0100, "ge": 0b0110}
 UNSIGNED, SIGNED, FLOATING = range(3)
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NUMPY = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
@@ -128,7 +158,7 @@ def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
     (x,) = flat(x)
     mantissa, exponent = result_like(x), result_like(x, torch.int32)
     variant = kernel("elementwise", "elementwise_frexp", _name(x.dtype), DIGITS[x.dtype])
-    run(variant, (_bits(x), _bits(mantissa), exponent))
+    run_several(variant, (_bits(x), _bits(mantissa), exponent))
     return mantissa, exponent
 
 
@@ -140,10 +170,10 @@ def compare(x: Tensor, other: Tensor | None, number: float, name: str) -> Tensor
     """Whether x compares so with other, or without it with the number."""
     x, *others = flat(x) if other is None else flat(x, other)
     result = result_like(x, torch.bool)
-    run(
+    run_several(
         kernel("elementwise", "elementwise_compare", _name(x.dtype)),
         (_bits(x), _bits(others[0] if others else x), _bits(result)),
-        len(others), bits_of(number, x.dtype), COMPARISONS.index(name),
+        len(others), bits_of(number, x.dtype), COMPARISONS[name],
         _kind(x.dtype), _infinity(x.dtype),
     )  # fmt: skip
     return result
@@ -158,7 +188,7 @@ def heaviside(x: Tensor, values: Tensor) -> Tensor:
     """0, values or 1."""
     x, values = flat(x, values)
     result = result_like(x)
-    run(
+    run_several(
         kernel("elementwise", "elementwise_heaviside", _name(x.dtype)),
         (_bits(x), _bits(values), _bits(result)),
         _kind(x.dtype), _infinity(x.dtype), bits_of(1, x.dtype),
@@ -177,6 +207,7 @@ def has_exponents(start: float, end: float, base: float) -> bool:
     return max(abs(start), abs(end)) * abs(math.log2(base)) < MAX_EXPONENT
 
 
+@functools.lru_cache(128)
 def _exponents(start: float, end: float, steps: int, base: float) -> tuple[int, int]:
     """The first exponent of two and the step in fixed point."""
     # Imported late: `import mpslinalg` is to be quick.

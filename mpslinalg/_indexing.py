@@ -27,7 +27,7 @@ def what_runs(name: str, given: Mapping[str, Any]) -> str:
     if name == "bincount" and given["weights"] is None:
         return f"indexing_count up to {_indexing_plan.BINS} different values, torch's sort beyond"
     summed = name == "bincount" or given["accumulate"]
-    return f"torch's sort, {'indexing_add' if summed else 'indexing_put'}"
+    return "torch's sort, indexing_add" if summed else "indexing_claim, indexing_put"
 
 
 class _Take(Function):
@@ -254,13 +254,15 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
         input. Differentiable in input and source.
 
     Raises:
-        IndexError: an index out of range, for which the device is read once, before anything is
-            written; elements into an empty tensor; numbers of elements that differ.
-        RuntimeError: other dtypes; elements of input that share memory.
+        IndexError: an index out of range, for which the device is read once; nothing is written
+            then; elements into an empty tensor; numbers of elements that differ.
+        RuntimeError: other dtypes; elements of input that share memory; 2^32 elements and more,
+            unless they are accumulated.
 
-    torch.sort of the index, stable, brings equal ones together. A launch puts the last of each; or
-    some log2(index.numel()) / 6 launches, in which a thread sums 64 entries, half precision and
-    small integers in a wider type.
+    Three launches, and 4 bytes for each element of input in which an atomic maximum finds the last
+    of equal indices. To accumulate, torch.sort of the index, stable, brings equal ones together,
+    and some log2(index.numel()) / 6 launches follow, in which a thread sums 64 entries, half
+    precision and small integers in a wider type.
     """
     if is_distributed(input, index, source):
         return input.copy_(put(input, index, source, accumulate))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,9 +11,14 @@ from torch import Tensor
 
 from mpslinalg import _check, _op, _route
 from mpslinalg._engines import ENGINES, empty, kernel, scalar
+from mpslinalg._repeat import repeated
 
 # Threads that share the indices of a tensor: enough to wait for memory together on a large GPU.
 THREADS = 1 << 17
+# Elements that 32 bits number, from 1.
+MAX_PUT = 2**32 - 1
+# Elements of a tensor whose numbers are sorted as int32, in half the passes.
+NARROW = 2**31
 # Entries that one thread adds up, in the order of the index.
 RUN = 64
 # Bins whose counters fit into a quarter of a threadgroup's memory, so that a core runs several.
@@ -22,7 +28,7 @@ COUNTED = 8192
 GROUPS = 512
 
 # What is moved, not computed with, by its size in bytes: a type of the shader, a dtype of torch.
-_MOVED = {
+MOVED = {
     1: ("uchar", torch.uint8),
     2: ("half", torch.float16),
     4: ("uint", torch.int32),
@@ -42,9 +48,10 @@ _WIDE = {
 _ADDED = {torch.int32: "uint", torch.int64: "ulong"}
 
 
-def _moved(tensor: Tensor) -> Tensor:
+def moved(tensor: Tensor) -> Tensor:
+    """The tensor as numbers of MOVED."""
     tensor = tensor.resolve_conj().resolve_neg()
-    dtype = _MOVED[tensor.element_size()][1]
+    dtype = MOVED[tensor.element_size()][1]
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
@@ -92,7 +99,7 @@ def take(input: Tensor, index: Tensor, sides: int, index_sides: int) -> Tensor:
     if result.numel() == 0:
         return result
     batch, length, count = _sizes(input, index, sides, index_sides)
-    elements, (index, kind) = _moved(input), _index(index)
+    elements, (index, kind) = moved(input), _index(index)
     where = layout(elements)
     if where is None:
         elements = elements.contiguous()
@@ -100,7 +107,7 @@ def take(input: Tensor, index: Tensor, sides: int, index_sides: int) -> Tensor:
     assert where is not None
     threads = min(count, THREADS)
     outside = empty((batch, threads, 2), index, torch.int32, row_major=True)
-    kernel("indexing", "indexing_take", _MOVED[elements.element_size()][0], kind, _sides(where))(
+    kernel("indexing", "indexing_take", MOVED[elements.element_size()][0], kind, _sides(where))(
         elements, index, result.view(elements.dtype), outside, length, count, *where,
         threads=(threads, batch), group=(256, 1),
     )  # fmt: skip
@@ -128,23 +135,19 @@ def put(
     return result, put_into(result, index, source, accumulate, sides, index_sides)
 
 
-def put_into(
+def _put_into(
     input: Tensor, index: Tensor, source: Tensor, accumulate: bool, sides: int, index_sides: int
 ) -> Tensor:
-    """The same in place, before which the index is checked; source has the index's elements."""
+    """The same in place, if no index is outside; source has the index's elements."""
+    if not accumulate and index.numel() > MAX_PUT:
+        raise RuntimeError(
+            f"mpslinalg: put_ of {index.numel()} elements, but at most {MAX_PUT} are put at once; "
+            "put parts of them"
+        )
     kept = _kept(input, index, accumulate)
     if index.numel() == 0:
         return kept
-    batch, length, count = _sizes(input, index, sides, index_sides)
-    index, kind = _index(index)
-    keys = empty((batch * count,), index, torch.int64)
-    threads = min(count, THREADS)
-    outside = empty((batch, threads, 2), index, torch.int32, row_major=True)
-    kernel("indexing", "indexing_keys", kind)(
-        index, keys, outside, length, count, threads=(threads, batch), group=(256, 1)
-    )
-    raise_outside(outside, length)
-    keys, order = torch.sort(keys, stable=True)
+    sizes = _sizes(input, index, sides, index_sides)
     wide = _WIDE.get(input.dtype, input.dtype) if accumulate else input.dtype
     where = layout(input)
     target = input
@@ -154,16 +157,61 @@ def put_into(
     assert where is not None
     values = source.to(wide).resolve_conj().resolve_neg().contiguous()
     if accumulate:
-        _add(target, keys, order, values, where)
+        _add(target, *_ascending(index, *sizes), values, where)
     else:
-        target_moved = _moved(target)
-        kernel("indexing", "indexing_put", _MOVED[target.element_size()][0], _sides(where))(
-            _moved(values), keys, order, target_moved, kept.view(torch.uint8), keys.numel(), *where,
-            threads=(min(keys.numel(), THREADS),), group=(256,),
-        )  # fmt: skip
+        _replace(target, index, values, kept, where, *sizes)
     if target is not input:
         input.copy_(target)
     return kept
+
+
+put_into = repeated(_put_into, _put_into)
+
+
+def _replace(
+    target: Tensor,
+    index: Tensor,
+    values: Tensor,
+    kept: Tensor,
+    where: tuple[int, ...],
+    batch: int,
+    length: int,
+    count: int,
+) -> None:
+    """target[index[i]] = values[i], of equal indices the last."""
+    index, kind = _index(index)
+    elements = batch * length
+    claims = empty((elements + 1,), index, torch.int32)
+    threads = min(count, THREADS)
+    outside = empty((batch, threads, 2), index, torch.int32, row_major=True)
+
+    def launch(name: str, *template: str | int) -> Callable[..., None]:
+        variant = kernel("indexing", name, *template)
+        return partial(variant, threads=(threads, batch), group=(256, 1))
+
+    launch("indexing_clear", kind)(index, claims, length, count, elements)
+    launch("indexing_claim", kind)(index, claims, outside, length, count, elements)
+    target = moved(target)
+    launch("indexing_put", MOVED[target.element_size()][0], kind, _sides(where))(
+        moved(values), index, claims, target, kept.view(torch.uint8), length, count, elements,
+        *where,
+    )  # fmt: skip
+    _check.at_the_end(outside, partial(raise_outside, length=length))
+
+
+def _ascending(index: Tensor, batch: int, length: int, count: int) -> tuple[Tensor, Tensor]:
+    """The indices, counted in the whole batch, and where each was, equal ones in order."""
+    index, kind = _index(index)
+    dtype, key = (torch.int32, "int") if batch * length <= NARROW else (torch.int64, "long")
+    keys = empty((batch * count,), index, dtype)
+    threads = min(count, THREADS)
+    outside = empty((batch, threads, 2), index, torch.int32, row_major=True)
+    kernel("indexing", "indexing_keys", kind, key)(
+        index, keys, outside, length, count, threads=(threads, batch), group=(256, 1)
+    )
+    raise_outside(outside, length)
+    ascending, order = torch.sort(keys, stable=True)
+    return ascending, order
 
 
 def _add(
@@ -171,13 +219,14 @@ def _add(
 ) -> None:
     """target[keys[i]] += values[order[i]], by partial sums of partial sums."""
     kind = _ADDED.get(target.dtype) or scalar(target.dtype)
+    key = "int" if keys.dtype == torch.int32 else "long"
     ordered = True
     while True:
         count = keys.numel()
         runs = -(-count // RUN)
         partial_values = empty((runs,), values)
         partial_keys = empty((runs,), keys)
-        kernel("indexing", "indexing_add", kind, RUN, _sides(where))(
+        kernel("indexing", "indexing_add", kind, key, RUN, _sides(where))(
             values, keys, order, target, partial_values, partial_keys, ordered, count, *where,
             threads=(runs,), group=(256,),
         )  # fmt: skip

@@ -2,87 +2,113 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from mpslinalg import _lu_plan, _op
-from mpslinalg._engines import empty
+from mpslinalg import _op, _products
+from mpslinalg._engines import empty, flattened, gemm, kernel, scalar, strides
 from mpslinalg._products import product
+from mpslinalg._repeat import repeated
 
-# Largest norms for which a Pade approximant of this degree has a backward error of one rounding
-# (Higham 2005, table 2.3; the single ones section 4).
-THETA = {
-    torch.float32: {3: 4.258730016922831e-1, 5: 1.880152677804762, 7: 3.925724783138660},
-    torch.float64: {
-        3: 1.495585217958292e-2,
-        5: 2.539398330063230e-1,
-        7: 9.504178996162932e-1,
-        9: 2.097847961257068,
-        13: 5.371920351148152,
-    },
-}
-# Whose number is the exponent of a normal number.
-MOST_SQUARES = {torch.float32: 126, torch.float64: 1022}
+# A group's 32 KiB hold parts of two factors; beyond, torch's GEMM is as fast.
+FUSED = 64
+# Rows and columns of the matrix that a thread owns, by the width of the kernel: as many entries as
+# its registers have place for, four times.
+OWNED = {8: (2, 1), 16: (2, 4), 32: (4, 4), 64: (4, 4)}
+OWNED_WIDE = {8: (2, 1), 16: (2, 2), 32: (4, 2), 64: (4, 2)}
 
 
-def _coefficients(degree: int) -> list[float]:
-    """Those of the numerator of the diagonal Pade approximant of exp, of which the last is 1."""
-    f = math.factorial
-    return [float(f(2 * degree - j) // (f(degree - j) * f(j))) for j in range(degree + 1)]
-
-
-def _pade(A: Tensor, degree: int) -> Tensor:
-    """The approximant by its even and odd parts V and U: (V - U)^-1 (V + U)."""
-    b = _coefficients(degree)
-    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    A2 = product(A, A)
-    if degree <= 9:
-        V, U, power = b[0] * eye, b[1] * eye, A2
-        for j in range(2, degree, 2):
-            V, U = V + b[j] * power, U + b[j + 1] * power
-            if j + 2 < degree:
-                power = product(power, A2)
-    else:
-        A4 = product(A2, A2)
-        A6 = product(A4, A2)
-        high = product(A6, b[13] * A6 + b[11] * A4 + b[9] * A2)
-        U = high + b[7] * A6 + b[5] * A4 + b[3] * A2 + b[1] * eye
-        high = product(A6, b[12] * A6 + b[10] * A4 + b[8] * A2)
-        V = high + b[6] * A6 + b[4] * A4 + b[2] * A2 + b[0] * eye
-    U = product(A, U)
-    LU, pivots, _ = _lu_plan.lu_factor(V - U, True)
-    return _lu_plan.lu_solve(LU, pivots, V + U, 0)
-
-
-def _power_of_two(exponents: Tensor, dtype: torch.dtype) -> Tensor:
-    """Exactly: as the bits of the numbers."""
-    if dtype == torch.float64:
-        return (exponents.to(torch.int64) + 1023).bitwise_left_shift(52).view(dtype)
-    return (exponents.to(torch.int32) + 127).bitwise_left_shift(23).view(dtype)
+def regime(n: int) -> str:
+    """What runs for these sizes, in a few words for `which`."""
+    return "matrix_exp_fused" if n <= FUSED else "matrix_exp, matmul"
 
 
 def matrix_exp(A: Tensor) -> Tensor:
-    """exp(A), row-major; reads the largest norm of the batch, which decides on all products."""
-    result = _matrix_exp_fake(A)
-    if result.numel() == 0:
-        return result
-    # The transpose of what is column-major is row-major.
-    X = A.resolve_conj().resolve_neg().reshape(-1, *A.shape[-2:]).mT
-    real = X.real.dtype if X.is_complex() else X.dtype
-    theta = THETA[real]
-    # Of a matrix with NaN nothing is known, and there is nothing to find out.
-    norms = X.abs().sum(-2).amax(-1).nan_to_num(0)
-    bound = max(theta.values())
-    squares = (norms / bound).log2().ceil().clamp(0, MOST_SQUARES[real])
-    largest, most = torch.stack((norms.amax(), squares.amax())).tolist()
-    if most > 0:
-        X = X * _power_of_two(-squares, real)[:, None, None]
-    X = _pade(X, next((m for m in theta if largest <= theta[m]), max(theta)))
-    for done in range(int(most)):
-        X = torch.where((done < squares)[:, None, None], product(X, X), X)
-    return result.copy_(X.mT.reshape(A.shape))
+    """exp(A), row-major; of larger matrices, reads the largest number of squarings of the batch."""
+    X = _matrix_exp_fake(A)
+    if X.numel() == 0:
+        return X
+    matrices = flattened(A)
+    batch, n, _ = matrices.shape
+    row, column, step = strides(matrices)
+    if n <= FUSED:
+        width = next(width for width in OWNED if n <= width)
+        rows, columns = (OWNED if A.dtype == torch.float32 else OWNED_WIDE)[width]
+        threads = width // rows * (width // columns)
+        # By transposes, for what is column-major of one is row-major of the other.
+        kernel("matrix_exp", "matrix_exp_fused", scalar(A.dtype), width, rows, columns)(
+            matrices, X, n, column, row, step, threads=(threads * batch,), group=(threads,)
+        )
+    else:
+        _by_products(matrices, X.view(batch, n, n))
+    return X
+
+
+def _by_products(A: Tensor, X: Tensor) -> None:
+    """In two programs, one before the host reads how many squarings there are, and one after."""
+    squarings = _polynomial(A, X)
+    _squared(X, squarings, most(squarings))
+
+
+def _polynomial_into(A: Tensor, X: Tensor) -> Tensor:
+    """X := the polynomial of A halved so often; returns how often."""
+    batch, n, _ = A.shape
+    row, column, step = strides(A)
+    sums = empty((batch, n), A, A.dtype.to_real(), row_major=True)
+    kernel("matrix_exp", "matrix_exp_sums", scalar(A.dtype))(
+        A, sums, n, max(row, column), min(row, column), step,
+        threads=(256 * -(-n // 8), batch), group=(256, 1),
+    )  # fmt: skip
+    squarings = empty((batch,), A, torch.int32, row_major=True)
+    kernel("matrix_exp", "matrix_exp_halvings", scalar(sums.dtype))(
+        sums, squarings, n, threads=(32 * batch,), group=(32,)
+    )
+    entries = _entries(X)
+    kernel("matrix_exp", "matrix_exp_scale", scalar(A.dtype))(
+        A, squarings, X, n, row, column, step, **entries
+    )
+    A2 = _product(X, X)
+    B = empty(X.shape, X, row_major=True)
+    kernel("matrix_exp", "matrix_exp_quartic", scalar(A.dtype))(X, A2, B, n, **entries)
+    A4 = _product(A2, B)
+    kernel("matrix_exp", "matrix_exp_factors", scalar(A.dtype))(X, A2, A4, n, **entries)
+    for first in range(0, n, _products.INNER):
+        inner = slice(first, first + _products.INNER)
+        gemm(X, X, A4[:, :, inner], A2[:, inner], 1, 1)
+    return squarings
+
+
+def _square(X: Tensor, squarings: Tensor, count: int) -> Tensor:
+    """X := exp(A), each matrix squared as often as it was halved, at most `count` times."""
+    batch, n, _ = X.shape
+    for remaining in range(count, 0, -1):
+        kernel("matrix_exp", "matrix_exp_double", scalar(X.dtype))(
+            _product(X, X), squarings, X, n, remaining, **_entries(X)
+        )
+    kernel("matrix_exp", "matrix_exp_join", scalar(X.dtype))(
+        squarings, X, n, threads=(n, batch), group=(64, 1)
+    )
+    return X
+
+
+_polynomial = repeated(_polynomial_into, _polynomial_into)
+_squared = repeated(_square, _square)
+
+
+def _entries(X: Tensor) -> dict[str, tuple[int, ...]]:
+    """A thread for each."""
+    batch, n, _ = X.shape
+    return {"threads": (n, n, batch), "group": (64, 1, 1)}
+
+
+def most(squarings: Tensor) -> int:
+    """Of all matrices: the host waits."""
+    return int(squarings.amax())
+
+
+def _product(A: Tensor, B: Tensor) -> Tensor:
+    """A B of row-major polynomials of one matrix, which commute; row-major."""
+    return product(A.mT, B.mT).mT
 
 
 def _matrix_exp_fake(A: Tensor) -> Tensor:

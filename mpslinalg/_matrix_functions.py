@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mpslinalg import _check, _eigh, _lu_plan, _matrix_exp_plan, _op, _route, _sylvester
+from mpslinalg import _check, _eigh, _matrix_exp_plan, _op, _route, _sylvester
 from mpslinalg._shards import over_batches
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
     if name == "matrix_exp":
-        return f"{_lu_plan.regime('lu_factor', dtype, batch, m, n, k)}, matmul"
+        return _matrix_exp_plan.regime(n)
     return f"{_eigh.regime('eigh', dtype, batch, m, n, k)}, matmul"
 
 
@@ -163,19 +163,19 @@ def matrix_exp(A: Tensor) -> Tensor:
         A: (*, n, n), floating point or complex.
 
     Returns:
-        exp(A), shape and dtype of A, row-major. Differentiable.
+        exp(A), shape and dtype of A, row-major; NaN where A is not finite. Differentiable.
 
     Raises:
         RuntimeError: what is no square matrix, other dtypes.
 
-    Scaling by a power of two, a Pade approximant of degree 3 to 7 in single and 3 to 13 in double
-    precision by LU and products, and squares; the largest norm of a batch decides on the degree,
-    each matrix's own on its squares, for which the device is read once. The backward error is
-    some n eps for normal matrices; the squares of others may add to it. Derivatives by the
-    exponential of [[A, E], [0, A]].
+    Scaling by a power of two, the Taylor polynomial of degree 8 in three products, and squares, as
+    often as each matrix's own norm asks for. Up to n = 64 in one launch; larger ones by products,
+    between which the device is read once. The backward error is some n eps for normal matrices;
+    the squares of others may add to it. Derivatives by the exponential of [[A, E], [0, A]].
 
-    Source: Higham, "The scaling and squaring method for the matrix exponential revisited" (2005);
-    Al-Mohy, Higham, "Computing the Frechet derivative of the matrix exponential" (2009).
+    Source: Bader, Blanes, Casas, "Computing the matrix exponential with an optimized Taylor
+    polynomial approximation" (2019); Al-Mohy, Higham, "Computing the Frechet derivative of the
+    matrix exponential" (2009).
     """
     if not _route.kernels("matrix_exp", A):
         result: Tensor = torch.linalg.matrix_exp(A)

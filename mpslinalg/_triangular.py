@@ -114,7 +114,8 @@ def solve_triangular(
     Raises:
         RuntimeError: shapes that do not fit, other dtypes.
 
-    Never waits for the device. A right-hand side a lane, in one launch up to 64 rows and 256 in
+    Never waits for the device. Of few matrices each launch solves 128 rows and takes them out of
+    those below. In batches a right-hand side has a lane, in one launch up to 64 rows and 256 in
     large batches; matrices of n <= 16, with few right-hand sides n <= 64, share a simdgroup. One
     right-hand side of n > 16 and up to 8 of n > 64 have a threadgroup instead, one launch up to 512
     rows. Beyond, matrix products join such parts.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _op
-from mpslinalg._engines import empty, flattened, kernel, scalar, strides
+from mpslinalg._engines import empty, flattened, kernel, scalar, side_by_side, strides
 from mpslinalg._products import difference, product_name
 from mpslinalg._simdgroups import lanes, whole
 
@@ -33,14 +33,26 @@ FEW_FROM = 64
 # Bytes of right-hand sides in threadgroup memory then, half of what there is, and the most rows.
 FEW_BYTES = 16384
 FEW_ROWS = 512
+# Rows that a step of few large systems solves, a side of its squares, and the bytes of a row's
+# right-hand sides in a group.
+STEP = 128
+SQUARE = 32
+STEP_BYTES = 16
+# Groups up to which a launch goes in steps: all of a step solve the same rows again, so there must
+# be room for them beside each other.
+STEP_GROUPS = 1024
 # Strides up to which 32 bits hold an offset within a block.
 NEAR = 2**24
 
 
 def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a word for `which`."""
-    name = "triangular_few" if _few(n, k) else "triangular_columns"
-    rows = _rows(batch, n, k, dtype.itemsize)
+    rows = _rows_in_steps(batch, n, k, dtype.itemsize)
+    if rows:
+        name = "triangular_step"
+    else:
+        name = "triangular_few" if _few(n, k) else "triangular_columns"
+        rows = _rows(batch, n, k, dtype.itemsize)
     return name if n <= rows else f"{name} in parts of {rows}, {product_name(n, k)}"
 
 
@@ -52,7 +64,8 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
     """
     batch, n, k = X.shape
     itemsize = A.element_size()
-    rows = _rows(batch, n, k, itemsize)
+    steps = _rows_in_steps(batch, n, k, itemsize) if side_by_side(X) else 0
+    rows = steps or _rows(batch, n, k, itemsize)
     if n > rows:
         middle = -(-n // rows) // 2 * rows
         first, second = slice(middle), slice(middle, n)
@@ -65,6 +78,9 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
         solve_into(A[:, second, second], rest, X[:, second], lower, unit, conjugated)
         return
     A, B = _near(A), _near(B)
+    if steps:
+        _solve_in_steps(A, B, X, lower, unit, conjugated)
+        return
     layout = (*strides(A), *strides(B), *strides(X), lower, unit, conjugated)
     if _few(n, k):
         # Four simdgroups share the columns.
@@ -81,6 +97,44 @@ def solve_into(A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjuga
         threads=(threads * -(-k // (threads // 32 * width)), -(-batch // tiles)),
         group=(threads, 1),
     )  # fmt: skip
+
+
+def _solve_in_steps(
+    A: Tensor, B: Tensor, X: Tensor, lower: bool, unit: bool, conjugated: bool
+) -> None:
+    """The same by one launch for every STEP rows, which also takes them out of the others."""
+    batch, n, k = X.shape
+    columns = _columns_of_a_step(k, A.element_size())
+    step = kernel("triangular_step", "triangular_step", scalar(A.dtype), columns)
+    # No launch writes what it reads; the last one has nothing to write here.
+    rests = [empty(X.shape, X) for _ in range(min(2, -(-n // STEP)))]
+    for left in range(n, 0, -STEP):
+        unsolved = slice(n - left, n) if lower else slice(left)
+        given, rest, solved = B[:, unsolved], rests[0][:, unsolved], X[:, unsolved]
+        squares = -(-min(left, STEP) // SQUARE)
+        simdgroups = squares * (squares + 1) // 2 + (squares if left > STEP else 0)
+        groups = max(-(-(left - STEP) // SQUARE), 1)
+        step(
+            A[:, unsolved, unsolved], given, rest, solved, left, k,
+            *strides(A), *strides(given), *strides(rest), *strides(solved),
+            lower, unit, conjugated,
+            threads=(32 * simdgroups * groups, -(-k // columns), batch),
+            group=(32 * simdgroups, 1, 1),
+        )  # fmt: skip
+        B = rests[0]
+        rests.reverse()
+
+
+def _columns_of_a_step(k: int, itemsize: int) -> int:
+    return 1 if k == 1 else STEP_BYTES // itemsize
+
+
+def _rows_in_steps(batch: int, n: int, k: int, itemsize: int) -> int:
+    """Rows that steps solve before a product, 0 where other kernels are faster."""
+    groups = batch * -(-k // _columns_of_a_step(k, itemsize))
+    if n <= HEIGHT or groups > STEP_GROUPS:
+        return 0
+    return max(STEP_GROUPS // groups * SQUARE // STEP, 1) * STEP
 
 
 def _near(matrices: Tensor) -> Tensor:

@@ -36,6 +36,22 @@ inline void note(device int* halves, long outside) {
   halves[1] = as_type<int>(uint(ulong(outside) >> 32));
 }
 
+// Indices that a thread reads before it needs the first of them, so that it waits for all at once.
+constexpr constant uint AHEAD = 4;
+
+template <typename I> struct Indices {
+  I at[AHEAD];
+};
+
+// index[i], index[i + step], ...; 0 behind the end.
+template <typename I>
+inline Indices<I> indices(device const I* index, ulong i, ulong step, ulong count) {
+  Indices<I> read;
+#pragma unroll
+  for (uint j = 0; j < AHEAD; ++j) read.at[j] = i + j * step < count ? index[i + j * step] : I(0);
+  return read;
+}
+
 // result[i] := input[index[i]]. A thread takes every threads.x-th index of its batch.
 template <typename T, typename I, int SIDES>
 kernel void indexing_take(
@@ -56,19 +72,29 @@ kernel void indexing_take(
     uint2 threads [[threads_per_grid]]) {
   const Layout at = {size1, size2, size3, stride0, stride1, stride2, stride3};
   const ulong first = ulong(place.y) * ulong(count), before = ulong(place.y) * ulong(length);
+  const ulong step = threads.x;
   long bad = 0l;
-  for (ulong i = place.x; i < ulong(count); i += threads.x) {
-    const ulong element = before + wrapped(long(index[first + i]), length, bad);
-    result[first + i] = input[offset_of<SIDES>(at, element)];
+  for (ulong i = place.x; i < ulong(count); i += AHEAD * step) {
+    const Indices<I> read = indices(index + first, i, step, ulong(count));
+    T taken[AHEAD];
+#pragma unroll
+    for (uint j = 0; j < AHEAD; ++j) {
+      const ulong element = before + wrapped(long(read.at[j]), length, bad);
+      taken[j] = input[offset_of<SIDES>(at, element)];
+    }
+#pragma unroll
+    for (uint j = 0; j < AHEAD; ++j) {
+      if (i + j * step < ulong(count)) result[first + i + j * step] = taken[j];
+    }
   }
   note(outside + 2ul * (ulong(place.y) * threads.x + place.x), bad);
 }
 
 // keys[i] := index[i], counted in the whole batch. A thread takes every threads.x-th of its batch.
-template <typename I>
+template <typename I, typename K>
 kernel void indexing_keys(
     device const I* index [[buffer(0)]],
-    device long* keys [[buffer(1)]],
+    device K* keys [[buffer(1)]],
     device int* outside [[buffer(2)]],
     constant long& length [[buffer(3)]],
     constant long& count [[buffer(4)]],
@@ -77,36 +103,112 @@ kernel void indexing_keys(
   const ulong first = ulong(place.y) * ulong(count), before = ulong(place.y) * ulong(length);
   long bad = 0l;
   for (ulong i = place.x; i < ulong(count); i += threads.x) {
-    keys[first + i] = long(before + wrapped(long(index[first + i]), length, bad));
+    keys[first + i] = K(before + wrapped(long(index[first + i]), length, bad));
   }
   note(outside + 2ul * (ulong(place.y) * threads.x + place.x), bad);
 }
 
-// result[keys[i]] := source[order[i]] for ascending keys, of equal ones the last.
-// kept[order[i]] says whether the key was its last.
-template <typename T, int SIDES>
+// Three launches put elements, of those with equal indices the last. The first clears the claims on
+// all elements that are indexed, and one behind them on that nothing is written. The second claims
+// an element for the largest number, counted from 1, among its indices, and nothing if an index is
+// outside. The third writes what has a claim.
+template <typename I>
+kernel void indexing_clear(
+    device const I* index [[buffer(0)]],
+    device atomic_uint* claims [[buffer(1)]],
+    constant long& length [[buffer(2)]],
+    constant long& count [[buffer(3)]],
+    constant long& elements [[buffer(4)]],
+    uint2 place [[thread_position_in_grid]],
+    uint2 threads [[threads_per_grid]]) {
+  const ulong first = ulong(place.y) * ulong(count), before = ulong(place.y) * ulong(length);
+  const ulong step = threads.x;
+  long bad = 0l;
+  if (place.x == 0u && place.y == 0u) {
+    atomic_store_explicit(claims + ulong(elements), 0u, memory_order_relaxed);
+  }
+  for (ulong i = place.x; i < ulong(count); i += AHEAD * step) {
+    const Indices<I> read = indices(index + first, i, step, ulong(count));
+#pragma unroll
+    for (uint j = 0; j < AHEAD; ++j) {
+      const ulong element = before + wrapped(long(read.at[j]), length, bad);
+      atomic_store_explicit(claims + element, 0u, memory_order_relaxed);
+    }
+  }
+}
+
+template <typename I>
+kernel void indexing_claim(
+    device const I* index [[buffer(0)]],
+    device atomic_uint* claims [[buffer(1)]],
+    device int* outside [[buffer(2)]],
+    constant long& length [[buffer(3)]],
+    constant long& count [[buffer(4)]],
+    constant long& elements [[buffer(5)]],
+    uint2 place [[thread_position_in_grid]],
+    uint2 threads [[threads_per_grid]]) {
+  const ulong first = ulong(place.y) * ulong(count), before = ulong(place.y) * ulong(length);
+  const ulong step = threads.x;
+  long bad = 0l;
+  for (ulong i = place.x; i < ulong(count); i += AHEAD * step) {
+    const Indices<I> read = indices(index + first, i, step, ulong(count));
+#pragma unroll
+    for (uint j = 0; j < AHEAD; ++j) {
+      const ulong own = i + j * step;
+      const ulong element = before + wrapped(long(read.at[j]), length, bad);
+      if (own < ulong(count)) {
+        const uint number = uint(first + own) + 1u;
+        atomic_fetch_max_explicit(claims + element, number, memory_order_relaxed);
+      }
+    }
+  }
+  if (bad != 0l) atomic_store_explicit(claims + ulong(elements), 1u, memory_order_relaxed);
+  note(outside + 2ul * (ulong(place.y) * threads.x + place.x), bad);
+}
+
+// kept[i] says whether source[i] was written.
+template <typename T, typename I, int SIDES>
 kernel void indexing_put(
     device const T* source [[buffer(0)]],
-    device const long* keys [[buffer(1)]],
-    device const long* order [[buffer(2)]],
+    device const I* index [[buffer(1)]],
+    device const uint* claims [[buffer(2)]],
     device T* result [[buffer(3)]],
     device uchar* kept [[buffer(4)]],
-    constant long& count [[buffer(5)]],
-    constant long& size1 [[buffer(6)]],
-    constant long& size2 [[buffer(7)]],
-    constant long& size3 [[buffer(8)]],
-    constant long& stride0 [[buffer(9)]],
-    constant long& stride1 [[buffer(10)]],
-    constant long& stride2 [[buffer(11)]],
-    constant long& stride3 [[buffer(12)]],
-    uint id [[thread_position_in_grid]],
-    uint threads [[threads_per_grid]]) {
+    constant long& length [[buffer(5)]],
+    constant long& count [[buffer(6)]],
+    constant long& elements [[buffer(7)]],
+    constant long& size1 [[buffer(8)]],
+    constant long& size2 [[buffer(9)]],
+    constant long& size3 [[buffer(10)]],
+    constant long& stride0 [[buffer(11)]],
+    constant long& stride1 [[buffer(12)]],
+    constant long& stride2 [[buffer(13)]],
+    constant long& stride3 [[buffer(14)]],
+    uint2 place [[thread_position_in_grid]],
+    uint2 threads [[threads_per_grid]]) {
   const Layout at = {size1, size2, size3, stride0, stride1, stride2, stride3};
-  for (ulong i = id; i < ulong(count); i += threads) {
-    const ulong key = ulong(keys[i]), from = ulong(order[i]);
-    const bool last = i + 1ul == ulong(count) || ulong(keys[i + 1ul]) != key;
-    if (last) result[offset_of<SIDES>(at, key)] = source[from];
-    kept[from] = last ? uchar(1) : uchar(0);
+  const ulong first = ulong(place.y) * ulong(count), before = ulong(place.y) * ulong(length);
+  const ulong step = threads.x;
+  const bool refused = claims[elements] != 0u;
+  long bad = 0l;
+  for (ulong i = place.x; i < ulong(count); i += AHEAD * step) {
+    const Indices<I> read = indices(index + first, i, step, ulong(count));
+    ulong element[AHEAD];
+    uint claim[AHEAD];
+#pragma unroll
+    for (uint j = 0; j < AHEAD; ++j) {
+      element[j] = before + wrapped(long(read.at[j]), length, bad);
+      claim[j] = claims[element[j]];
+    }
+#pragma unroll
+    for (uint j = 0; j < AHEAD; ++j) {
+      const ulong own = first + i + j * step;
+      const bool last = claim[j] == uint(own) + 1u && !refused;
+      if (i + j * step < ulong(count)) {
+        kept[own] = last ? uchar(1) : uchar(0);
+        if (last) result[offset_of<SIDES>(at, element[j])] = source[own];
+      }
+    }
   }
 }
 
@@ -114,14 +216,14 @@ kernel void indexing_put(
 // only, and there the result gets what the run has of it. The sum of a run's last key, which may go
 // on, is entry id of the partial sums, ascending again, or goes to the result if the run is the
 // only one. If `ordered`, entry i has the value order[i].
-template <typename T, int RUN, int SIDES>
+template <typename T, typename K, int RUN, int SIDES>
 kernel void indexing_add(
     device const T* values [[buffer(0)]],
-    device const long* keys [[buffer(1)]],
+    device const K* keys [[buffer(1)]],
     device const long* order [[buffer(2)]],
     device T* result [[buffer(3)]],
     device T* partial_values [[buffer(4)]],
-    device long* partial_keys [[buffer(5)]],
+    device K* partial_keys [[buffer(5)]],
     constant uint& ordered [[buffer(6)]],
     constant long& count [[buffer(7)]],
     constant long& size1 [[buffer(8)]],
@@ -136,7 +238,7 @@ kernel void indexing_add(
   const Layout at = {size1, size2, size3, stride0, stride1, stride2, stride3};
   const ulong begin = ulong(id) * ulong(RUN);
   const ulong end = min(begin + ulong(RUN), ulong(count));
-  long key = keys[begin];
+  K key = keys[begin];
   T sum = zero<T>();
   for (ulong i = begin; i < end; ++i) {
     if (keys[i] != key) {

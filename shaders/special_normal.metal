@@ -36,12 +36,13 @@ kernel void special_log_ndtr(
     device T* values [[buffer(1)]],
     uint i [[thread_position_in_grid]]) {
   const T a = x[i];
+  // Before the branch, of which a simdgroup takes both sides.
+  const Twofold<T> ratio = mills(fabs(a));
   if (a < T(0)) {
-    const Twofold<T> ratio = mills(-a);
     const Twofold<T> logarithm = add(log_of(ratio.hi), ratio.lo / ratio.hi);
     values[i] = fma(T(-0.5f) * a, a, logarithm.hi);
   } else {
-    values[i] = a == a ? log_near_one(-times(mills(a), bell(a)).hi) : a;
+    values[i] = a == a ? log_near_one(-times(ratio, bell(a)).hi) : a;
   }
 }
 
@@ -53,11 +54,12 @@ kernel void special_hazard(
     uint i [[thread_position_in_grid]]) {
   const T a = x[i];
   const T root = T(0.398942280401432678);
+  const Twofold<T> ratio = mills(fabs(a));
   if (a < T(0)) {
-    values[i] = root / mills(-a).hi;
+    values[i] = root / ratio.hi;
   } else {
     const Twofold<T> density = bell(a);
-    values[i] = a == a ? root * density.hi / (T(1) - times(mills(a), density).hi) : a;
+    values[i] = a == a ? root * density.hi / (T(1) - times(ratio, density).hi) : a;
   }
 }
 

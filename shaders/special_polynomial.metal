@@ -34,24 +34,20 @@ template <typename T>
 inline Twofold<T> chebyshev(
     Twofold<T> y, Twofold<T> above, Twofold<T> below, int m, uint polynomial, bool derivative) {
   const Twofold<T> w = negative(times(above, below));
-  Twofold<T> first = twofold(T(1), T(0));
-  Twofold<T> second = twofold(T(0), T(0));
-  bool started = false;
-  for (int bit = 29; bit >= 0; --bit) {
-    const bool odd = ((uint(m) >> (uint(bit) & 31u)) & 1u) != 0;
-    if (started) {
-      const Twofold<T> product = times(first, second);
-      first = add(times(first, first), times(w, times(second, second)));
-      second = scaled(product, T(2));
-      if (odd) {
-        const Twofold<T> before = first;
-        first = add(times(y, first), times(w, second));
-        second = add(before, times(y, second));
-      }
-    } else if (odd) {
-      started = true;
-      first = y;
-      second = twofold(T(1), T(0));
+  if (m <= 0) return twofold(T(0), T(0));
+  int bit = 0;
+  while ((m >> ((bit + 1) & 31)) != 0) bit += 1;
+  Twofold<T> first = y;
+  Twofold<T> second = twofold(T(1), T(0));
+  while (bit > 0) {
+    bit -= 1;
+    const Twofold<T> product = times(first, second);
+    first = sloppy_sum(squared(first), times(w, squared(second)));
+    second = scaled(product, T(2));
+    if (((m >> (bit & 31)) & 1) != 0) {
+      const Twofold<T> before = first;
+      first = sloppy_sum(times(y, first), times(w, second));
+      second = sloppy_sum(before, times(y, second));
     }
   }
   if (derivative) return times(second, T(m));
@@ -113,7 +109,7 @@ inline Recurrence<T> recurrence(Twofold<T> x, int m, int parameter) {
       multiple = add(negative(x), T(2 * k - 1 + parameter));
       of_before = T(k - 1 + parameter);
     }
-    Twofold<T> next = add(times(p.value, multiple), times(p.before, -of_before));
+    Twofold<T> next = sloppy_sum(times(p.value, multiple), times(p.before, -of_before));
     if (FAMILY == GEGENBAUER || FAMILY == LAGUERRE) next = divide_by(next, T(k));
     p.before = p.value;
     p.value = next;

@@ -1,3 +1,4 @@
+#include "layout.h"
 #include "reduce.h"
 #include "scalar.h"
 #include "tile.h"
@@ -13,26 +14,6 @@ template <typename T, int N> inline constexpr uint block_stride() {
 
 // Rows that lanes hand to each other at a time.
 template <int N> inline constexpr int segment() { return N < SEGMENT ? N : SEGMENT; }
-
-// Strides of a view that starts at the last row where the triangle is an upper one, which makes it
-// a lower one.
-struct Layout {
-  int row;
-  int column;
-  bool along_rows;
-};
-
-inline Layout layout(uint row_stride, uint column_stride, bool reversed, bool both) {
-  Layout made;
-  made.row = reversed ? -int(row_stride) : int(row_stride);
-  made.column = reversed && both ? -int(column_stride) : int(column_stride);
-  made.along_rows = column_stride < row_stride;
-  return made;
-}
-
-inline long offset(Layout of, uint row, uint column) {
-  return long(row) * long(of.row) + long(column) * long(of.column);
-}
 
 // What a thread reads of blocks: entries begin .. end of every line that it visits, a line being a
 // row of A where ALONG holds, else a column. Of a diagonal block that is only the lower triangle,

@@ -41,6 +41,11 @@ template <typename T> inline Twofold<T> add(Twofold<T> x, Twofold<T> y) {
   const Twofold<T> v = two_sum_ordered(s.hi, s.lo + t.hi);
   return two_sum_ordered(v.hi, t.lo + v.lo);
 }
+// In half the time, with an error that is small beside |x| + |y|, not beside the sum.
+template <typename T> inline Twofold<T> sloppy_sum(Twofold<T> x, Twofold<T> y) {
+  const Twofold<T> s = two_sum(x.hi, y.hi);
+  return two_sum_ordered(s.hi, s.lo + (x.lo + y.lo));
+}
 template <typename T> inline Twofold<T> times(Twofold<T> x, T a) {
   const Twofold<T> p = two_product(x.hi, a);
   return two_sum_ordered(p.hi, fma(x.lo, a, p.lo));
@@ -49,6 +54,10 @@ template <typename T> inline Twofold<T> times(Twofold<T> x, Twofold<T> y) {
   const Twofold<T> p = two_product(x.hi, y.hi);
   const T mixed = fma(x.lo, y.hi, fma(x.hi, y.lo, unfused(x.lo, y.lo)));
   return two_sum_ordered(p.hi, p.lo + mixed);
+}
+template <typename T> inline Twofold<T> squared(Twofold<T> x) {
+  const Twofold<T> p = two_product(x.hi, x.hi);
+  return two_sum_ordered(p.hi, fma(x.hi + x.hi, x.lo, p.lo));
 }
 template <typename T> inline Twofold<T> divide_by(Twofold<T> x, T a) {
   const T inverse = T(1) / a;

@@ -1,60 +1,17 @@
 """What holds for any matrices: hypothesis over shapes, batches, storage, scales and bad entries."""
 
-from typing import NamedTuple
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
-from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import LU_THRESHOLD
-from tests.inputs import SINGLES, VIEWS, on
+from tests.cases import Case, batches, cases, product, scales, sizes
 
 pytestmark = pytest.mark.usefixtures("kernels")
-
-# A kernel each for 4, 8, 16, 32 and beyond.
-sizes = st.one_of(st.integers(1, 9), st.sampled_from((16, 17, 32, 33, 40)))
-batches = st.lists(st.integers(1, 3), max_size=2).map(tuple)
-scales = st.sampled_from((1.0, 1e-30, 1e30))
-seeds = st.integers(0, 2**32 - 1)
-dtypes = st.sampled_from(SINGLES)
-views = st.sampled_from((None, *VIEWS))
-
-
-class Case(NamedTuple):
-    """A batch of random matrices of one scale and how it lies in memory."""
-
-    dtype: torch.dtype
-    batch: tuple[int, ...]
-    scale: float
-    view: str | None
-    seed: int
-
-    def matrices(self, m: int, n: int, device: str, shift: float = 0.0) -> Tensor:
-        """Normally distributed, plus a multiple of the identity that keeps them regular."""
-        A = testing.random((*self.batch, m, n), self.dtype, self.seed)
-        A = (A + shift * torch.eye(m, n)) * self.scale
-        return self.stored(on(device, A))
-
-    def stored(self, A: Tensor) -> Tensor:
-        return A if self.view is None else VIEWS[self.view](A)
-
-
-cases = st.builds(Case, dtypes, batches, scales, views, seeds)
-
-
-def regular(case: Case, n: int, device: str) -> Tensor:
-    return case.matrices(n, n, device, shift=3 * n**0.5)
-
-
-def product(A: Tensor, B: Tensor) -> Tensor:
-    """A B, rounded once."""
-    exact = A.cpu().to(torch.complex128) @ B.cpu().to(torch.complex128)
-    return (exact if A.is_complex() else exact.real).to(A.dtype).to(A.device)
 
 
 @given(case=cases, m=sizes, n=sizes)
@@ -76,7 +33,7 @@ def test_factors_give_the_matrix(case: Case, m: int, n: int, device: str) -> Non
 def test_solutions_solve(
     case: Case, n: int, k: int, of_B: tuple[int, ...], scale_of_B: float, left: bool, device: str
 ) -> None:
-    A = regular(case, n, device)
+    A = case.regular(n, device)
     try:
         batch = np.broadcast_shapes(case.batch, of_B)
     except ValueError:
@@ -98,8 +55,8 @@ def test_solutions_solve(
 
 @given(case=cases, n=sizes)
 def test_determinant_of_a_product(case: Case, n: int, device: str) -> None:
-    A = regular(case, n, device)
-    B = regular(Case(case.dtype, case.batch, 1.0, case.view, case.seed + 1), n, device)
+    A = case.regular(n, device)
+    B = Case(case.dtype, case.batch, 1.0, case.view, case.seed + 1).regular(n, device)
     (sign, log), (sign_A, log_A), (sign_B, log_B) = map(LA.slogdet, (product(A, B), A, B))
     condition = torch.linalg.cond(torch.stack((A, B)).cpu() / A.abs().max().cpu(), 2).amax(0)
     eps = torch.finfo(case.dtype).eps
@@ -112,7 +69,7 @@ def test_determinant_of_a_product(case: Case, n: int, device: str) -> None:
 
 @given(case=cases, n=sizes)
 def test_the_inverse_inverts(case: Case, n: int, device: str) -> None:
-    A = regular(case, n, device)
+    A = case.regular(n, device)
     X = LA.inv(A)
     assert (testing.inverse_ratio(A, X) < LU_THRESHOLD).all()
     # Either inverse may be off by the threshold times n eps cond(A).
@@ -121,7 +78,7 @@ def test_the_inverse_inverts(case: Case, n: int, device: str) -> None:
 
 @given(case=cases, n=sizes)
 def test_transposes(case: Case, n: int, device: str) -> None:
-    A = regular(case, n, device)
+    A = case.regular(n, device)
     for turned in (A.mT, A.mH, A.conj()):
         assert (testing.inverse_ratio(turned, LA.inv(turned)) < LU_THRESHOLD).all()
         assert (testing.slogdet_ratio(turned, *LA.slogdet(turned)) < LU_THRESHOLD).all()
@@ -146,7 +103,7 @@ def test_bad_matrices_keep_to_themselves(
     case: Case, n: int, count: int, value: float, data: st.DataObject, device: str
 ) -> None:
     case = case._replace(batch=(count,))
-    A, B = regular(case, n, device), case.matrices(n, 2, device)
+    A, B = case.regular(n, device), case.matrices(n, 2, device)
     bad, column = data.draw(st.integers(0, count - 1)), data.draw(st.integers(0, n - 1))
     good = [i for i in range(count) if i != bad]
     spoilt = A.clone()

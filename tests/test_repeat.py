@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import _inverse_plan, _triangular_plan, testing
+from mpslinalg import _indexing_plan, _inverse_plan, _triangular_plan, testing
 from mpslinalg._engines import graph
 from mpslinalg._engines.program import Program
 
@@ -81,6 +81,19 @@ def test_a_second_call_repeats_the_first(device: str) -> None:
     assert isinstance(programs(LA.inv)[-1], Program)
     assert torch.equal(LA.inv(A), first)
     assert len(programs(LA.inv)) == before + 1
+
+
+def test_elementwise_calls_and_put_are_repeated(device: str) -> None:
+    x, n = draw(3, 5).to(device), draw(3, 5, seed=1).to(device)
+    at = torch.arange(15, device=device).view(3, 5)
+    for function, call in (
+        (LA.lt, lambda: LA.lt(x, n)),
+        (LA.heaviside, lambda: LA.heaviside(x, n)),
+        (LA.special.legendre_polynomial_p, lambda: LA.special.legendre_polynomial_p(x, n)),
+        (_indexing_plan.put_into, lambda: LA.put_(x, at, n)),
+    ):
+        call()
+        assert programs(function)[-1] is not None
 
 
 def test_strides_and_flags_are_kinds(device: str) -> None:

@@ -32,6 +32,7 @@ from mpslinalg import (
     _ldl_plan,
     _lstsq_plan,
     _lu_plan,
+    _matrix_exp_plan,
     _products,
     _qr_pivoted_plan,
     _qr_plan,
@@ -210,6 +211,14 @@ def run_eig(dtype: torch.dtype) -> None:
             _eig_plan.eig(torch.zeros(1, n, n, dtype=dtype), True)
 
 
+def run_matrix_exp(dtype: torch.dtype) -> None:
+    """Each width of a group, and products."""
+    for n in (*_matrix_exp_plan.OWNED, _matrix_exp_plan.FUSED + 1):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_matrix_exp_plan, "most", lambda squarings: 1)
+            _matrix_exp_plan.matrix_exp(torch.zeros(2, n, n, dtype=dtype))
+
+
 def run_divide() -> None:
     """A leaf alone, nodes that merge in one launch and others."""
     for n in (3, 8, 16, 32, 33, _divide_plan.SMALL + 1):
@@ -242,6 +251,8 @@ def run_indexing() -> None:
             _indexing_plan.take(input, at, 2, 1)
             for accumulate in (False, True):
                 _indexing_plan.put_into(input, at, A[0, :3], accumulate, 2, 1)
+            wide = A[0, :1].expand(_indexing_plan.NARROW + 1)
+            _indexing_plan.put_into(wide, at, A[0, :3], True, 1, 1)
     for dtype in _indexing.INDICES:
         for high in (3, _indexing_plan.BINS):
             _indexing_plan.bincount(torch.tensor([0, high], dtype=dtype), None, 0)
@@ -258,6 +269,7 @@ def run_elementwise() -> None:
             continue
         _elementwise_plan.compare(x, x, 0, "eq")
         _elementwise_plan.heaviside(x, x)
+        _elementwise_plan.heaviside(x.expand(2, *x.shape), x.expand(2, *x.shape))
         _elementwise_plan.logspace(x, 0, 1, 2, 2)
     x = torch.zeros(2)
     for name, order in product(_special_plan.POLYNOMIALS, (0, 1)):
@@ -279,7 +291,7 @@ def all_launches() -> dict[str, set[Launch]]:
             for side_by_side in (False, True):
                 for launch in recorded(partial(run_plans, dtype), side_by_side):
                     found.setdefault(launch.shader, set()).add(launch)
-            for plans in (run_qr, run_bidiagonal, run_eigh, run_eig):
+            for plans in (run_qr, run_bidiagonal, run_eigh, run_eig, run_matrix_exp):
                 for launch in recorded(partial(plans, dtype), side_by_side=True):
                     found.setdefault(launch.shader, set()).add(launch)
         for single in (run_divide, run_elementwise, run_gated_delta, run_indexing):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import testing
+from mpslinalg import _triangular_plan, testing
 from mpslinalg.testing import compare
 from tests import lapack
-from tests.inputs import SINGLES, VIEWS, name, on
+from tests.inputs import SINGLES, VIEWS, name, on, random_definite
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -182,6 +182,29 @@ def test_a_zero_on_the_diagonal_is_no_error(n: int, device: str) -> None:
     assert X[1, n // 2].isinf().all()
 
 
+@each_single
+def test_solves_of_one_system_in_steps(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    # No other test solves 163 rows: a plan that was recorded before would be repeated.
+    monkeypatch.setattr(_triangular_plan, "side_by_side", lambda X: True)
+    A = random_definite((163, 163), dtype)
+    B = testing.random((163, 1), dtype, seed=1)
+    a, b = on(device, A), on(device, B)
+    L = LA.cholesky(a)
+    LU, pivots = LA.lu_factor(a)
+    solved = (
+        LA.solve(a, b),
+        LA.cholesky_solve(b, L),
+        LA.cholesky_solve(b, L.mH, upper=True),
+        LA.lu_solve(LU, pivots, b),
+        LA.lu_solve(LU, pivots, b, adjoint=True),
+    )
+    X_lapack = lapack.potrs(lapack.potrf(A, False)[0], B, False)
+    for X in solved:
+        compare(testing.solve_ratio(A, X, B), testing.solve_ratio(A, X_lapack, B))
+
+
 @pytest.mark.parametrize("of_B", [torch.float64, torch.int32, torch.complex64, torch.half])
 def test_the_right_hand_side_takes_the_dtype_of_the_matrix(of_B: torch.dtype, device: str) -> None:
     A, B = torch.eye(3).mul(2).to(device), torch.ones(3, 2).to(of_B)
@@ -224,20 +247,25 @@ def test_out_with_a_gradient(of_out: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "chosen"),
+    ("batch", "n", "k", "chosen"),
     [
-        (16, 1, "triangular_columns"),
-        (17, 1, "triangular_few"),
-        (32, 8, "triangular_columns"),
-        (64, 8, "triangular_columns"),
-        (65, 8, "triangular_few"),
-        (33, 9, "triangular_columns"),
-        (200, 9, "triangular_columns in parts of 64, products"),
-        (600, 1, "triangular_few in parts of 512, products"),
+        (1, 16, 1, "triangular_columns"),
+        (1, 17, 1, "triangular_few"),
+        (1, 32, 8, "triangular_columns"),
+        (1, 33, 8, "triangular_step"),
+        (1, 600, 1, "triangular_step"),
+        (1, 600, 600, "triangular_step in parts of 128, products"),
+        (1024, 33, 1, "triangular_step"),
+        (1025, 33, 1, "triangular_few"),
+        (1025, 64, 8, "triangular_columns"),
+        (1025, 65, 8, "triangular_few"),
+        (1025, 33, 9, "triangular_columns"),
+        (300, 200, 20, "triangular_columns in parts of 64, products"),
+        (1025, 600, 1, "triangular_few in parts of 512, products"),
     ],
 )
-def test_which_names_the_kernels(n: int, k: int, chosen: str) -> None:
-    A, B = torch.ones(n, n), torch.ones(n, k)
+def test_which_names_the_kernels(batch: int, n: int, k: int, chosen: str) -> None:
+    A, B = torch.ones(()).expand(batch, n, n), torch.ones(()).expand(batch, n, k)
     for right, left in ((B, True), (B.mT, False)):
         which = LA.which("solve_triangular", A, right, upper=True, left=left)
         assert which.endswith(f" {chosen}")

@@ -105,6 +105,7 @@ _ELEMENTS: dict[str, Callable[[Sizes], float]] = {
     "bidiagonal_columns": lambda v: 2 * (v["m"] - v["i"]) * (v["n"] - v["i"]),
     "bidiagonal_rows": lambda v: 2 * (v["m"] - v["i"]) * (v["n"] - v["i"]),
     "bidiagonal_group": lambda v: 2 * (v["m"] - v["first"]) * (v["n"] - v["first"]),
+    "triangular_step": lambda v: min(v["n"], 128) * v["n"],
 }
 
 
@@ -195,6 +196,8 @@ _CHAINS: dict[str, Callable[[Sizes], float]] = {
         lambda v: SIMD_CYCLES * SWEEPS * _columns(v),
     ),
     "eigh_ql": lambda v: SIMD_CYCLES * 4 * _columns(v),
+    # A shuffle, a multiplication and two additions for an unknown.
+    "triangular_step": lambda v: 40.0 * min(v["n"], 128),
 }
 
 

@@ -55,6 +55,7 @@ _INTEGERS = {
     "ushort": torch.int16,
     "int": torch.int32,
     "uint": torch.int32,
+    "atomic_uint": torch.int32,
     "long": torch.int64,
     "ulong": torch.int64,
 }

@@ -21,7 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .engine import Engine, Launch, Launcher
 
-_ALLOCATIONS = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
+# What torch may do in a plan beside views: to allocate, and to ask about dtypes.
+_WITHOUT_VALUES = (
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_strided.default,
+    torch.ops.aten.promote_types.default,
+)
 
 
 class Allocation(NamedTuple):
@@ -191,7 +196,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recording = recording
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not (func.is_view or func in _ALLOCATIONS or self._recording.launching):
+        if not (func.is_view or func in _WITHOUT_VALUES or self._recording.launching):
             self._recording.repeatable = False
         return func(*args, **(kwargs or {}))
 

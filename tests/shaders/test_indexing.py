@@ -74,6 +74,23 @@ def test_sums(count: int, length: int, dtype: torch.dtype, device: str) -> None:
     assert kept.shape == (0,)
 
 
+def test_keys_of_64_bits(device: str) -> None:
+    """Of a tensor whose elements all lie in one place."""
+    base = on(device, torch.zeros(1))
+    length = _indexing_plan.NARROW + 2
+    at, B = on(device, torch.tensor([length - 1, 0, -1])), on(device, torch.tensor([1.0, 2.0, 4.0]))
+    _indexing_plan.put_into(base.expand(length), at, B, True, 1, 1)
+    assert base.item() == 7
+
+
+def test_more_elements_than_numbers_are_refused(device: str) -> None:
+    A = on(device, torch.zeros(3))
+    many = _indexing_plan.MAX_PUT + 1
+    at, B = A[:1].long().expand(many), A[:1].expand(many)
+    with pytest.raises(RuntimeError, match="put parts of them"):
+        _indexing_plan.put_into(A, at, B, False, 1, 1)
+
+
 def test_sums_of_one_long_run_are_accurate(device: str) -> None:
     A, B = torch.zeros(2), torch.full((20000,), 0.1)
     at = torch.ones(20000, dtype=torch.int64)

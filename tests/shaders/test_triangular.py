@@ -21,7 +21,16 @@ COUNTS = (1, 7, 8, 9, 64)
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 each_upper = pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
 each_unit = pytest.mark.parametrize("unit", [False, True], ids=["non_unit", "unit"])
+each_plan = pytest.mark.parametrize("steps", [False, True], ids=["alone", "steps"], indirect=True)
 each_size = pytest.mark.parametrize("n", [1, 5, 32, 40])
+
+
+@pytest.fixture(autouse=True)
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether few matrices are solved in steps, as where groups run side by side."""
+    chosen: bool = getattr(request, "param", False)
+    monkeypatch.setattr(_triangular_plan, "side_by_side", lambda X: chosen)
+    return chosen
 
 
 @functools.cache
@@ -120,6 +129,51 @@ def test_parts(dtype: torch.dtype, n: int, k: int, device: str) -> None:
         compare(testing.solve_ratio(T, X, B, trans), testing.solve_ratio(T, X_lapack, B, trans))
 
 
+in_steps = pytest.mark.parametrize("steps", [True], ids=["steps"], indirect=True)
+
+
+# A square more or less, a step more or less.
+@in_steps
+@pytest.mark.parametrize("n", [33, 64, 97, 128, 129, 161])
+@each_dtype
+def test_steps(dtype: torch.dtype, n: int, device: str) -> None:
+    for case, k in enumerate((1, 2, 5)):
+        for unit in (False, True):
+            upper = bool((n + case) & 1) != unit
+            A = triangles(n, dtype, upper, unit)
+            judge(A[case % 2 :: 2], k, upper, unit, TRANS[(n + case) % 3], n + 3 * case, device)
+
+
+@in_steps
+@each_upper
+@pytest.mark.parametrize("dtype", SINGLES + DOUBLES, ids=name)
+def test_every_flag_in_steps(dtype: torch.dtype, upper: bool, device: str) -> None:
+    for unit in (False, True):
+        A = triangles(33, dtype, upper, unit)[2:4]
+        for trans in TRANS:
+            for bits in range(8):
+                judge(A, 3 if bits & 2 else 1, upper, unit, trans, bits, device)
+
+
+@in_steps
+@pytest.mark.parametrize("k", [1, 5])
+@each_dtype
+def test_steps_of_a_matrix_are_its_own(
+    dtype: torch.dtype, k: int, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    # Three steps, whose launches hand over what is left in turn; then the same in two parts.
+    A = testing.random((2, 290, 290), dtype) / 17 + 3 * torch.eye(290)
+    B = testing.random((2, 290, k), dtype, seed=2)
+    X = solve(A, B, True, False, "N", device)
+    assert torch.equal(X[1:], solve(A[1:], B[1:], True, False, "N", device))
+    monkeypatch.setattr(_triangular_plan, "STEP_GROUPS", 2 * -(-k * A.element_size() // 16))
+    for result in (X, solve(A, B, True, False, "N", device)):
+        compare(
+            testing.solve_ratio(A.triu(), result, B),
+            testing.solve_ratio(A.triu(), lapack.trtrs(A, B, True, False), B),
+        )
+
+
 @pytest.mark.parametrize("batch", [31, 33])
 @pytest.mark.parametrize(("n", "k"), [(3, 1), (4, 5), (8, 2), (7, 8), (13, 4)])
 @each_dtype
@@ -169,6 +223,7 @@ def test_powers_of_two_are_exact(
     assert torch.equal(X, X[exponents == 0] * scale)
 
 
+@each_plan
 @pytest.mark.parametrize("n", [4, 40])
 @each_dtype
 def test_a_divisor_whose_inverse_overflows(dtype: torch.dtype, n: int, device: str) -> None:
@@ -181,6 +236,7 @@ def test_a_divisor_whose_inverse_overflows(dtype: torch.dtype, n: int, device: s
         assert torch.equal(X, B[..., :k] * 2.0**125)
 
 
+@each_plan
 @pytest.mark.parametrize("k", [2, 9])
 @each_upper
 @pytest.mark.parametrize("n", [1, 5, 32, 65])
@@ -202,6 +258,7 @@ def test_a_zero_on_the_diagonal(
     assert solve(A, B, upper, True, "N", device).isfinite().all()
 
 
+@each_plan
 @pytest.mark.parametrize("n", [1, 5, 32, 65])
 @each_dtype
 def test_a_bad_column_spoils_itself_only(dtype: torch.dtype, n: int, device: str) -> None:
@@ -218,6 +275,7 @@ def test_a_bad_column_spoils_itself_only(dtype: torch.dtype, n: int, device: str
             assert torch.equal(X[0][:, good], expected[0][:, good])
 
 
+@each_plan
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 5), (32, 2), (65, 3), (40, 9)])
 @each_dtype

@@ -95,6 +95,14 @@ MPSL_INLINE uint atomic_fetch_add_explicit(atomic_uint* a, uint v, memory_order)
   a->value = before + v;
   return before;
 }
+// Of device memory too, which groups on other threads share.
+MPSL_INLINE uint atomic_fetch_max_explicit(atomic_uint* a, uint v, memory_order) {
+  uint before = __atomic_load_n(&a->value, __ATOMIC_RELAXED);
+  while (before < v && !__atomic_compare_exchange_n(&a->value, &before, v, true, __ATOMIC_RELAXED,
+                                                    __ATOMIC_RELAXED)) {
+  }
+  return before;
+}
 
 inline void threadgroup_barrier(int, const char* file = __builtin_FILE(), uint line = __builtin_LINE()) {
   mpsl_runtime->barrier({"threadgroup_barrier", file, line});

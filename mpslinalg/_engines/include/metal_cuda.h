@@ -48,6 +48,9 @@ __forceinline__ uint atomic_load_explicit(const atomic_uint* a, memory_order) {
 __forceinline__ uint atomic_fetch_add_explicit(atomic_uint* a, uint v, memory_order) {
   return atomicAdd(&a->value, v);
 }
+__forceinline__ uint atomic_fetch_max_explicit(atomic_uint* a, uint v, memory_order) {
+  return atomicMax(&a->value, v);
+}
 
 namespace mpsl {
 template <typename V> __forceinline__ V shuffle(V v, uint lane) {
