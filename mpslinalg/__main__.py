@@ -123,8 +123,12 @@ def _timed(
         parser.error("an Apple GPU has no double precision")
     names = options.family or ["all"]
     families = {
-        name: family for name, family in _bench.FAMILIES.items() if name in names or "all" in names
+        name: family
+        for name, family in _bench.FAMILIES.items()
+        if (name in names or "all" in names) and family.taken(options.dtype)
     }
+    if not families:
+        parser.error(f"{', '.join(names)} has no {', '.join(options.dtype)}")
     return _bench_table.run(
         families,
         device,

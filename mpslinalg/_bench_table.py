@@ -245,7 +245,7 @@ def run(
     for name, family in families.items():
         if len(families) > 1:
             console.print(f"\n{name}", style="bold", highlight=False)
-        figures, held = _measured(family, device, console, mode, dtypes or family.dtypes, quick)
+        figures, held = _measured(family, device, console, mode, family.taken(dtypes), quick)
         right &= held
         content["families"][name] = figures
         content["seconds"] = time.perf_counter() - start

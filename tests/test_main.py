@@ -46,6 +46,7 @@ def usage_error(arguments: list[str], capsys: Capture) -> str:
         (["bench", "--family", "cholesk"], "'cholesk'"),
         (["bench", "--family", "lu", "--dtype", "float16"], "'float16'"),
         (["bench", "--family", "lu", "--cases", "some"], "'some'"),
+        (["bench", "--family", "special", "--dtype", "complex64"], "special has no complex64"),
         (["demo", "--plot", "picture.xyz"], "no picture 'picture.xyz'; there are"),
     ],
 )

@@ -114,6 +114,11 @@ class Family:
     # What the columns of the table mean besides.
     note: str = ""
 
+    def taken(self, dtypes: Sequence[str] | None) -> list[str]:
+        """Those of the dtypes that it has cases of, its own by default."""
+        is_complex = any(DTYPES[name].is_complex for name in self.dtypes)
+        return [name for name in dtypes or self.dtypes if is_complex or "complex" not in name]
+
     def streamed(self, *, quick: bool) -> Case:
         batch = self.stream.batch // (QUICKER if quick else 1)
         return replace(self.stream, batch=batch)

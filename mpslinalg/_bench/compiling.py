@@ -22,7 +22,7 @@ def compile_kernels(
     tasks = [
         (name, str(device), dtype, quick)
         for name in families
-        for dtype in dtypes or FAMILIES[name].dtypes
+        for dtype in FAMILIES[name].taken(dtypes)
     ]
     workers = min(os.cpu_count() or 1, len(tasks))
     # CUDA survives no fork.
