@@ -44,7 +44,9 @@ PAGES: dict[str, Callable[[Sequence[Path]], str]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("page", choices=PAGES)
     parser.add_argument("files", nargs="*", type=Path)
     options = parser.parse_args(arguments)

@@ -89,11 +89,15 @@ def cell(case: Case) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path, metavar="MACHINE-kernels.json")
     parser.add_argument("--seconds", type=float, default=60, help="stop after so many")
     parser.add_argument("--dtype", choices=list(DTYPES), action="append")
     options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error("needs a CUDA device")
     start = time.perf_counter()
     dtypes = [DTYPES[name] for name in options.dtype or ("float32", "complex64")]
     # One case of each family in turn, so that a run cut short has some of all; batches first.

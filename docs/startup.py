@@ -120,7 +120,9 @@ def imports() -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", type=torch.device, default="cpu")
     parser.add_argument("--machine", required=True, metavar="NAME")
     options = parser.parse_args(arguments)

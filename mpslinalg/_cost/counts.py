@@ -41,8 +41,7 @@ _ALGORITHMS: dict[str, Callable[[float, float, float], float]] = {
 # Of these the factors come first and the right-hand sides last, or the other way round.
 _SIDES_FIRST = frozenset(("cholesky_solve",))
 _SIDES_LAST = frozenset(("solve", "solve_triangular", "ldl_solve", "ormqr", "lstsq"))
-
-
+# Not a matrix but chunks of one.
 _CHUNKS = "solve_tril"
 
 
