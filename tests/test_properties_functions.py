@@ -30,7 +30,8 @@ norm_shapes = st.sampled_from(((1, 1), (5, 3), (3, 5), (40, 4)))
 def near_one(case: Case, n: int, device: str, seed: int = 0) -> Tensor:
     """Matrices of norms near 1."""
     case = case._replace(seed=case.seed + seed)
-    return case.matrices(n, n, device) / max(n, 1) ** 0.5
+    A: Tensor = case.matrices(n, n, device) / n**0.5
+    return A
 
 
 @given(case=small_cases, n=of_exp, m=of_exp)

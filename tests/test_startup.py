@@ -36,7 +36,7 @@ print(json.dumps([torchs, ours, sorted(set(sys.modules) - before)]))
 """
 
 CALLS = """
-import json, os, torch, mpslinalg as LA
+import json, os, sys, torch, mpslinalg as LA
 from mpslinalg._engines import launched
 A, b = torch.eye(8), torch.ones(8, 1)
 found = []
@@ -51,7 +51,7 @@ for call in (
     with LA.use("kernels"):
         call()
     found.append([len(launched), len(os.listdir(os.environ["MPSLINALG_CACHE"]))])
-print(json.dumps(found))
+print(json.dumps([found, "torch._dynamo" in sys.modules]))
 """
 
 
@@ -73,6 +73,7 @@ def test_import_is_short_beside_that_of_torch(tmp_path: Path) -> None:
 
 
 def test_a_first_call_compiles_only_what_it_launches(tmp_path: Path) -> None:
-    """A library for each variant, and the engine's own."""
-    found = printed(CALLS, MPSLINALG_CACHE=str(tmp_path))
+    """A library for each variant, and the engine's own; nor does torch load its compiler."""
+    found, compiler = printed(CALLS, MPSLINALG_CACHE=str(tmp_path))
+    assert not compiler
     assert found == [[0, 0], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5]]

@@ -251,9 +251,9 @@ def run_indexing() -> None:
             _indexing_plan.take(input, at, 2, 1)
             for accumulate in (False, True):
                 _indexing_plan.put_into(input, at, A[0, :3], accumulate, 2, 1)
-            wide = A[0, :1].expand(_indexing_plan.NARROW + 1)
-            _indexing_plan.put_into(wide, at, A[0, :3], True, 1, 1)
+    many = torch.zeros(1).expand(_indexing_plan.NARROW + 1)
     for dtype in _indexing.INDICES:
+        _indexing_plan.put_into(many, torch.zeros(3, dtype=dtype), torch.zeros(3), True, 1, 1)
         for high in (3, _indexing_plan.BINS):
             _indexing_plan.bincount(torch.tensor([0, high], dtype=dtype), None, 0)
 

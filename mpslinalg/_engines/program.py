@@ -195,6 +195,12 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._recording = recording
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is recorded while torch compiles. If it is to skip this, it imports its compiler
+        # with the first operation, which takes as long as torch itself.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not (func.is_view or func in _WITHOUT_VALUES or self._recording.launching):
             self._recording.repeatable = False
