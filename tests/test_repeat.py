@@ -86,12 +86,13 @@ def test_a_second_call_repeats_the_first(device: str) -> None:
 def test_elementwise_calls_and_put_are_repeated(device: str) -> None:
     x, n = draw(3, 5).to(device), draw(3, 5, seed=1).to(device)
     at = torch.arange(15, device=device).view(3, 5)
-    for function, call in (
+    cases: list[tuple[Any, Callable[[], Tensor]]] = [
         (LA.lt, lambda: LA.lt(x, n)),
         (LA.heaviside, lambda: LA.heaviside(x, n)),
         (LA.special.legendre_polynomial_p, lambda: LA.special.legendre_polynomial_p(x, n)),
         (_indexing_plan.put_into, lambda: LA.put_(x, at, n)),
-    ):
+    ]
+    for function, call in cases:
         call()
         assert programs(function)[-1] is not None
 
