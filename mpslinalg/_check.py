@@ -138,14 +138,15 @@ def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: 
         return ours(*cast, **kwargs) if out is None else ours(*cast, out=out, **kwargs)
     if isinstance(out, (tuple, list)):
         out = tuple(map(_empty, out))
-    if out is not None:
-        kwargs["out"] = _empty(out)
     if kwargs.get("pivot") is False:
         kwargs["pivot"] = True  # on the CPU torch has no other LU, and would say so first
     # What the values made up here lead to is no fault of the arguments.
     made_up = suppress(torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+    options = {name: _ones(value) for name, value in kwargs.items()}
+    if out is not None:
+        options["out"] = _empty(out)
     with torch.autocast("cpu", enabled=False), made_up:
-        function(*map(_ones, args), **kwargs)
+        function(*map(_ones, args), **options)
     given = ", ".join(f"{a.dtype} {list(a.shape)}" for a in args if isinstance(a, Tensor))
     raise RuntimeError(
         f"{function.__name__}: the kernels take matrices of float32, float64, complex64 or "

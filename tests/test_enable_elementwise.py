@@ -305,17 +305,17 @@ def test_derivatives_are_torchs(name: str, launches: dict[str, int], device: str
 
 
 def transformed(x: Tensor) -> list[Tensor]:
-    n = torch.arange(3)
+    n, index = torch.arange(3, device=x.device), INDEX.to(x.device)
     return [
         torch.func.vmap(torch.frexp)(x)[0],
         torch.func.vmap(torch.heaviside)(x, x),
         torch.func.vmap(torch.special.ndtri)(x.sigmoid()),
         torch.func.vmap(torch.special.log_ndtr)(x),
         torch.func.vmap(lambda x: torch.special.chebyshev_polynomial_t(x, n))(x),
-        torch.func.vmap(torch.take, (None, 0))(x, INDEX),
-        torch.func.jacrev(lambda x: torch.take(x, INDEX))(x),
-        torch.func.jacfwd(lambda x: torch.take(x, INDEX))(x),
-        torch.func.functionalize(lambda x: (x + 1).put_(INDEX, x[:2, :2]))(x),
+        torch.func.vmap(torch.take, (None, 0))(x, index),
+        torch.func.jacrev(lambda x: torch.take(x, index))(x),
+        torch.func.jacfwd(lambda x: torch.take(x, index))(x),
+        torch.func.functionalize(lambda x: (x + 1).put_(index, x[:2, :2]))(x),
     ]
 
 

@@ -114,7 +114,10 @@ def test_least_squares(
     for driver in ("gels", "gelsy"):
         X = LA.lstsq(A, B, driver=driver).solution
         assert (testing.lstsq_ratio(A, X, B) < LU_THRESHOLD).all()
-        assert torch.equal(LA.lstsq(A, right.stored(STEP * B), driver=driver).solution, STEP * X)
+        scaled = LA.lstsq(A, right.stored(STEP * B), driver=driver).solution / STEP
+        # But for rounding, for torch's products may sum in another order.
+        size = X.abs().amax((-2, -1), keepdim=True)
+        assert ((scaled - X).abs() <= 100 * torch.finfo(case.dtype).eps * size).all()
 
 
 @given(case=cases, shape=narrow, k=st.integers(1, 3), data=st.data())
