@@ -4,12 +4,14 @@ A public function asks cheap questions; when an answer is no, `refuse` replays t
 which raises what it raises for that input. So the words are torch's, of the installed version.
 """
 
+import operator
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -130,27 +132,32 @@ def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: 
 
     Torch sees CPU tensors of the same shapes and dtypes, and it reads none: what is wrong with
     them it finds before the first element. Within autocast the only fault may be a half precision
-    that torch would cast away: then the result is that of the cast arguments.
+    that torch would cast away: then the result is that of the cast arguments. And where torch takes
+    a scalar of NumPy or a tensor of one number for a number, it is that of Python's number.
     """
+    given = dict(kwargs) if out is None else {**kwargs, "out": out}
     if _low_precision(args):
         cast = (a.float() if isinstance(a, Tensor) and a.dtype in HALVES else a for a in args)
-        ours = getattr(sys.modules["mpslinalg"], function.__name__.removeprefix("linalg_"))
-        return ours(*cast, **kwargs) if out is None else ours(*cast, out=out, **kwargs)
+        return _ours(function)(*cast, **given)
     if isinstance(out, (tuple, list)):
         out = tuple(map(_empty, out))
     if kwargs.get("pivot") is False:
         kwargs["pivot"] = True  # on the CPU torch has no other LU, and would say so first
     # What the values made up here lead to is no fault of the arguments.
     made_up = suppress(torch.linalg.LinAlgError)  # type: ignore[attr-defined]
-    options = {name: _ones(value) for name, value in kwargs.items()}
+    standins = {name: _ones(value) for name, value in kwargs.items()}
     if out is not None:
-        options["out"] = _empty(out)
+        standins["out"] = _empty(out)
     with torch.autocast("cpu", enabled=False), made_up:
-        function(*map(_ones, args), **options)
-    given = ", ".join(f"{a.dtype} {list(a.shape)}" for a in args if isinstance(a, Tensor))
+        function(*map(_ones, args), **standins)
+    numbers = [*args[:1], *map(_number, args[1:])]
+    options = {name: x if name == "out" else _number(x) for name, x in given.items()}
+    if not all(map(operator.is_, (*args, *given.values()), (*numbers, *options.values()))):
+        return _ours(function)(*numbers, **options)
+    shown = ", ".join(f"{a.dtype} {list(a.shape)}" for a in args if isinstance(a, Tensor))
     raise RuntimeError(
         f"{function.__name__}: the kernels take matrices of float32, float64, complex64 or "
-        f"complex128 whose shapes fit, but got {given}; mpslinalg.use('torch') runs torch instead"
+        f"complex128 whose shapes fit, but got {shown}; mpslinalg.use('torch') runs torch instead"
     )
 
 
@@ -165,9 +172,31 @@ def refuse_as(name: str, function: Callable[..., Any], A: Any, **kwargs: Any) ->
         raise type(error)(words) from None
 
 
+def _ours(function: Callable[..., Any]) -> Any:
+    """What is here for a function of torch."""
+    module, name = sys.modules["mpslinalg"], function.__name__.removeprefix("linalg_")
+    if name.startswith("special_"):
+        module, name = sys.modules["mpslinalg.special"], name.removeprefix("special_")
+    return getattr(module, name)
+
+
+def _number(arg: Any) -> Any:
+    """Python's number for what torch takes for one, and what else there is as it is."""
+    if isinstance(arg, (tuple, list)):
+        numbers = [_number(a) for a in arg]
+        return arg if all(map(operator.is_, numbers, arg)) else numbers
+    single = isinstance(arg, np.generic) or (isinstance(arg, Tensor) and arg.dim() == 0)
+    return arg.item() if single else arg
+
+
 def _low_precision(args: tuple[Any, ...]) -> bool:
     tensors = [a for a in args if isinstance(a, Tensor)]
-    return any(t.dtype in HALVES and torch.is_autocast_enabled(t.device.type) for t in tensors)
+    return any(t.dtype in HALVES and autocasts(t.device.type) for t in tensors)
+
+
+def autocasts(device: str) -> bool:
+    """Whether autocast is on for a type of devices; for some, as meta, torch has none."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _ones(arg: Any) -> Any:

@@ -191,7 +191,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     """Solve a least squares problem: X that minimises ||A X - B||, of all X the smallest.
 
     Same contract as `torch.linalg.lstsq`. Differences: all drivers run on CUDA too. X lies in
-    memory without gaps.
+    memory by columns, as torch's, but without gaps.
 
     Args:
         A: (*, m, n), float32, float64, complex64 or complex128; of full rank with gels.
@@ -232,6 +232,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     vector = _is_vector(A, B)
     right = B.unsqueeze(-1) if vector else B
     X, *others = _gels(A, right) if runs == "lstsq" else _deficient(A, right, rcond, runs)
+    X = X.mT.contiguous().mT
     results = (X.squeeze(-1) if vector else X, *others)
     return torch.return_types.linalg_lstsq(results)  # type: ignore[attr-defined]
 

@@ -304,7 +304,7 @@ def matrix_power(A: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
         # A's own copy, so that it has a gradient, of zeros.
         result = A.clone(memory_format=torch.contiguous_format).copy_(one)
     elif n == 1:
-        result = A.clone()
+        result = A.clone(memory_format=torch.contiguous_format)
     else:
         result = _power(A, n) if n > 0 else _power(_inverse.inv(A), -n)
     return result if out is None else _out.write(result.contiguous(), out)
@@ -331,14 +331,17 @@ def vander(x: Tensor, N: int | None = None) -> Tensor:
         result: Tensor = torch.linalg.vander(x, N=N)
         return result
     number = N if N is not None or x.dim() == 0 else x.shape[-1]
-    if not (type(number) is int and number > 1 and x.dtype in NUMBERS - {*_check.HALVES}):
+    if not (type(number) is int and 1 < number < 2**63 and x.dtype in NUMBERS - {*_check.HALVES}):
         refused: Tensor = _check.refuse(torch.linalg.vander, x, N=N)
         return refused
     if x.dtype in INTEGERS:
         x = x.to(torch.int64)
-    x = torch.atleast_1d(x).unsqueeze(-1)  # type: ignore[no-untyped-call]
-    powers, power = torch.cat((torch.ones_like(x), x), -1), x
-    while powers.shape[-1] < number:
+    x = torch.atleast_1d(x)  # type: ignore[no-untyped-call]
+    # What memory cannot hold fails at once, not after most of it was filled.
+    x.new_empty((*x.shape, number))
+    power = x.unsqueeze(-1)
+    powers = torch.cat((torch.ones_like(power), power), -1)
+    while (size := powers.shape[-1]) < number:
         power = power * power
-        powers = torch.cat((powers, powers * power), -1)
-    return powers[..., :number].contiguous()
+        powers = torch.cat((powers, powers[..., : number - size] * power), -1)
+    return powers

@@ -3,7 +3,7 @@
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.library import Library, register_fake, register_vmap
 
+from mpslinalg import _check
 from mpslinalg._repeat import repeated
 from mpslinalg._repeat import tracked as tracked
 
@@ -133,8 +134,7 @@ def visible(*tensors: Tensor) -> bool:
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     """A block in which products of tensors on this device keep their precision."""
     device = tensor.device.type
-    on = torch.is_autocast_enabled(device)
-    return torch.autocast(device, enabled=False) if on else nullcontext()
+    return torch.autocast(device, enabled=False) if _check.autocasts(device) else nullcontext()
 
 
 def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
@@ -143,11 +143,11 @@ def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         given = (*args, *kwargs.values())
-        devices = {a.device.type for a in given if isinstance(a, Tensor)}
-        with ExitStack() as stack:
-            for device in devices:
-                if torch.is_autocast_enabled(device):
-                    stack.enter_context(torch.autocast(device, enabled=False))
+        first = next((a for a in given if isinstance(a, Tensor)), None)
+        if first is None:
+            return function(*args, **kwargs)
+        # A block in the text: torch.compile takes no autocast from an ExitStack.
+        with without_autocast(first):
             return function(*args, **kwargs)
 
     return run

@@ -406,3 +406,14 @@ def test_vmap_over_nothing(device: str) -> None:
 def test_shapes_that_torch_takes_by_accident(device: str) -> None:
     with pytest.raises(RuntimeError, match=r"whose shapes fit, but got .*\[1, 3, 2\]"):
         LA.lstsq(torch.ones(1, 3, 2, device=device), torch.ones(3, 2, device=device), driver="gels")
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd", "gelss"])
+@pytest.mark.parametrize("shape", [(3, 5), (4, 4)])
+def test_the_solution_lies_by_columns(shape: tuple[int, int], driver: str, watched: bool) -> None:
+    A = testing.random((2, *shape), torch.float64).requires_grad_(watched)
+    B = testing.random((2, shape[0], 3), torch.float64)
+    with LA.use("kernels"):
+        X = LA.lstsq(A, B, driver=driver).solution
+    assert X.stride() == torch.linalg.lstsq(A, B, driver=driver).solution.stride()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -80,3 +81,46 @@ def test_which(device: str) -> None:
     assert LA.which("tensorsolve", A, A[0]).endswith("engine): solve")
     with LA.use("auto"):
         assert LA.which("cross", A.cpu(), A.cpu()) == "cross: torch on cpu: its own kernels do"
+
+
+NUMBERS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("matrix_power", (np.int64(2),), {}),
+    ("matrix_power", (torch.tensor(2),), {}),
+    ("vander", (), {"N": np.int32(4)}),
+    ("vector_norm", (np.float32(3),), {"dim": (np.int64(0), np.int64(1))}),
+    ("norm", (np.int64(1),), {"out": torch.empty(())}),
+    ("norm", (), {"dim": np.int64(1)}),
+    ("matrix_norm", (np.int64(2),), {}),
+    ("cond", (np.float64(2),), {}),
+    ("tensorinv", (np.int64(1),), {}),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "options"), NUMBERS)
+def test_scalars_of_numpy_and_tensors_are_numbers(
+    name: str, args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    A = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
+    with LA.use("kernels"):
+        result = getattr(LA, name)(A, *args, **options)
+        assert options.get("out") is None or result is options["out"]
+    torch.testing.assert_close(result, getattr(torch.linalg, name)(A, *args, **options))
+
+
+@pytest.mark.parametrize("N", [2**45, 2**70])
+def test_vander_of_more_than_memory_holds(N: int) -> None:
+    with LA.use("kernels"), pytest.raises((RuntimeError, ValueError), match=r"memory|Overflow"):
+        LA.vander(torch.ones(3), N=N)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (0, 2, 5)])
+def test_vander_of_no_vectors_has_torchs_strides(shape: tuple[int, ...]) -> None:
+    with LA.use("kernels"):
+        result = LA.vander(torch.ones(shape))
+    assert result.stride() == torch.linalg.vander(torch.ones(shape)).stride()
+
+
+def test_first_power_is_contiguous() -> None:
+    A = torch.ones(2, 3, 3).mT
+    with LA.use("kernels"):
+        assert LA.matrix_power(A, 1).stride() == torch.linalg.matrix_power(A, 1).stride()

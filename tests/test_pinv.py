@@ -265,3 +265,19 @@ def test_within_autocast(device: str) -> None:
     with torch.autocast(device, dtype=torch.bfloat16):
         assert torch.equal(LA.pinv(A), expected)
         assert torch.equal(LA.pinv(A.clone().requires_grad_()), expected)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast(compiled: bool) -> None:
+    A = torch.tensor([[3.0, 1.0], [1.0, 2.0]]) / 7
+    pinv = torch.compile(LA.pinv, fullgraph=True, backend="aot_eager") if compiled else LA.pinv
+    with LA.use("kernels"), torch.autocast("cpu", torch.bfloat16):
+        X = pinv(A)
+    torch.testing.assert_close(X, torch.linalg.inv(A))
+
+
+@pytest.mark.parametrize("name", ["pinv", "matrix_exp"])
+def test_meta_has_no_autocast(name: str) -> None:
+    with LA.use("kernels"):
+        result = getattr(LA, name)(torch.ones(3, 3, device="meta"))
+    assert (result.shape, result.device.type) == ((3, 3), "meta")
