@@ -19,20 +19,23 @@ from mpslinalg._engines.cpu import compiler_found
 # 0.26 against 0.31 ms for 1024 of 4 x 4, 0.20 against 0.12 for 256 (two cores of an AMD EPYC).
 INV_CPU_BATCH = 1024
 INV_CPU_N = 4
-# On an H200 (docs/data/h200-*.json, 2026-11-30) the kernels beat torch in every batch measured, of
+# On an H200 (docs/data/h200*.json, 2026-11-30) the kernels beat torch in every batch measured, of
 # which the smallest was this. Of single matrices they win some and lose some, and small ones were
-# not measured. LDL has no such run: by a profile on the same day, before its panels were rewritten,
-# 64 matrices of 256 rows took torch, which goes from one to the next, 650 ms and the kernels 0.7.
+# not measured.
 CUDA_BATCH = 64
 # A single matrix of so many rows and so few columns wins too: QR of 65536 x 8 by a factor of 5.
 CUDA_TALL = 65536
 CUDA_TALL_COLUMNS = 8
 CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
-# The SVD of a single matrix from so many rows and columns on wins by 2.4 to 7.9.
+# Of a single matrix of so many rows and columns or more, SVD and exponential win by 1.4 to 7.9; and
+# LDL by 6.9 to 92 from 1024 rows on, and at 256 because torch takes longer for each matrix of a
+# batch than the kernels for all 64.
 CUDA_SINGLE = 256
-CUDA_SINGLE_WINS = frozenset(("svd", "svdvals"))
-CUDA_NOT_MEASURED = frozenset(("matrix_exp", "matrix_norm", "svd_lowrank"))
-# Batches of eig were measured up to so many rows.
+CUDA_SINGLE_WINS = frozenset(
+    ("svd", "svdvals", "matrix_exp", "ldl_factor", "ldl_factor_ex", "ldl_solve")
+)
+CUDA_NOT_MEASURED = frozenset(("matrix_norm", "svd_lowrank"))
+# Batches of eig were measured up to so many rows; one matrix of 1024 loses, 0.25 s beside 0.17.
 CUDA_EIG_ROWS = 512
 # Torch has no such functions, only compositions of some ten launches.
 CUDA_ALWAYS = frozenset(("solve_tril", "chunk_gated_delta_rule", "recurrent_gated_delta_rule"))
