@@ -1,7 +1,9 @@
 """What the properties are drawn from: shapes, batches, storage and scales of random matrices."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import torch
@@ -10,6 +12,22 @@ from torch import Tensor
 from mpslinalg import testing
 from tests.inputs import SINGLES, VIEWS, on
 from tests.ratios import double
+
+Test = Callable[..., None]
+
+
+def given(**drawn: Any) -> Callable[[Test], Test]:
+    """hypothesis.given with half of the profile's examples: each of these tests calls a lot."""
+    examples = hypothesis.settings().max_examples // 2
+
+    def decorate(test: Test) -> Test:
+        decorated: Test = hypothesis.settings(max_examples=examples)(
+            hypothesis.given(**drawn)(test)
+        )
+        return decorated
+
+    return decorate
+
 
 # A kernel each for 4, 8, 16, 32 and beyond.
 sizes = st.one_of(st.integers(1, 9), st.sampled_from((16, 17, 32, 33, 40)))

@@ -4,13 +4,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume
 from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import EIG_THRESHOLD, EIGH_THRESHOLD, LU_THRESHOLD
-from tests.cases import Case, cases, close, eps, partners, sizes
+from tests.cases import Case, cases, close, eps, given, partners, sizes
 from tests.ratios import double, pinv_ratio, polar_ratio
 
 pytestmark = pytest.mark.usefixtures("kernels")

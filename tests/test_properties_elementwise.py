@@ -7,11 +7,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
 from torch import Tensor
 
 import mpslinalg as LA
-from tests.cases import Case, cases, close, eps
+from tests.cases import Case, cases, close, eps, given
 from tests.inputs import on
 from tests.ratios import double
 

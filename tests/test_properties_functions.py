@@ -8,13 +8,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
 from torch import Tensor
 
 import mpslinalg as LA
 from mpslinalg import testing
 from mpslinalg.testing import LU_THRESHOLD
-from tests.cases import Case, cases, close, eps, partners, sizes
+from tests.cases import Case, cases, close, eps, given, partners, sizes
 from tests.inputs import on
 from tests.ratios import double
 

@@ -30,7 +30,7 @@ def decompose(A: Tensor, device: str) -> tuple[Tensor, Tensor, Tensor]:
 def test_families(dtype: torch.dtype, device: str) -> None:
     """Dense ones; a Jordan block, a cycle, pairs on a zero diagonal, triangles, graded rows."""
     n = 37
-    A = torch.cat([nonsymmetric(n, dtype)[[2, 11, 15]], special(n, dtype)[[0, 2, 6, -1]]])
+    A = torch.cat([nonsymmetric(n, dtype)[[2, 15]], special(n, dtype)[[0, 2, 6, -1]]])
     L, V, info = decompose(A, device)
     assert not info.any()
     compare(testing.eig_ratio(A, L, V), testing.eig_ratio(A, *lapack.eig(A)), EIG_THRESHOLD)
