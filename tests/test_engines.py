@@ -594,9 +594,9 @@ def test_buffers_of_integers(written: str, dtype: torch.dtype) -> None:
     variant = _engines.kernel("elementwise", "elementwise_heaviside", written)
     x = torch.tensor([-1, 0, 1]).to(dtype)
     result = torch.zeros_like(x)
-    variant(x, x + 5, result, 0, 0, 1, threads=(3,), group=(32,))
+    variant(x, x + 5, result, 3, 0, 0, 1, threads=(32,), group=(32,))
     assert result.tolist() == [1, 5, 1]
     wrong = torch.zeros(3, dtype=torch.float16)
     fresh = _engines.Kernel("elementwise", "elementwise_heaviside", (written,))
     with pytest.raises(TypeError, match=f"x is to be {dtype} on cpu"):
-        fresh(wrong, x, result, 0, 0, 1, threads=(3,), group=(32,))
+        fresh(wrong, x, result, 3, 0, 0, 1, threads=(32,), group=(32,))
