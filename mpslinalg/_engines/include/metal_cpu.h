@@ -80,6 +80,10 @@ MPSL_INLINE double exp(double x) { return __builtin_exp(x); }
 MPSL_INLINE double log(double x) { return __builtin_log(x); }
 MPSL_INLINE double ldexp(double x, int k) { return __builtin_ldexp(x, k); }
 MPSL_INLINE double frexp(double x, int& k) { return __builtin_frexp(x, &k); }
+namespace fast {
+MPSL_INLINE float divide(float x, float y) { return x / y; }
+MPSL_INLINE double divide(double x, double y) { return x / y; }
+}  // namespace fast
 
 static const mpsl::Runtime* mpsl_runtime;
 extern "C" void mpsl_bind(const mpsl::Runtime* runtime) { mpsl_runtime = runtime; }

@@ -10,6 +10,15 @@
 MPSL_INLINE float frexp(float x, int& k) { return frexpf(x, &k); }
 MPSL_INLINE double frexp(double x, int& k) { return frexp(x, &k); }
 MPSL_INLINE ulong mulhi(ulong a, ulong b) { return __umul64hi(a, b); }
+// Within two units of the last place for y of 2^-126 to 2^126, without the branch of x / y.
+namespace fast {
+MPSL_INLINE float divide(float x, float y) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+  return x * inverse;
+}
+MPSL_INLINE double divide(double x, double y) { return x / y; }
+}  // namespace fast
 
 MPSL_INLINE half::operator float() const {
   float x;
