@@ -45,15 +45,17 @@ inline void count_less(
   const T least = smallest_normal<T>();
   for (uint begin = 0; begin < count; begin += RUN) {
 #pragma unroll
-    for (uint i = begin; i < begin + RUN; ++i) {
-      const T entry = rows[2 * i];
-      const T beside = rows[2 * i + 1];
+    for (uint i = 0; i < RUN; ++i) {
+      const T entry = rows[2 * (begin + i)];
+      const T beside = rows[2 * (begin + i) + 1];
 #pragma unroll
       for (int t = 0; t < TRIED; ++t) {
         const T pivot = fma(-beside, beside * inverse[t], entry - x[t]);
+        // The division does not wait for the comparison.
+        const T divided = fast::divide(T(1), pivot);
         // A pivot that is zero counts as just below it.
-        if (pivot < least) less[t] += 1;
-        inverse[t] = fabs(pivot) < least ? T(-1) / least : fast::divide(T(1), pivot);
+        less[t] += pivot < least ? 1 : 0;
+        inverse[t] = fabs(pivot) < least ? T(-1) / least : divided;
       }
     }
   }
@@ -149,7 +151,6 @@ kernel void tridiagonal_values(
   if (paired && begin == least) value = T(0);
   if (mirrored && value > T(0)) value = -value;
   if (lane % LANES == 0 && index < n) {
-    values[ulong(group.y) * (n - first) + index - first] =
-        finite ? ldexp(value, exponent) : T(NAN);
+    values[ulong(group.y) * (n - first) + index - first] = finite ? ldexp(value, exponent) : T(NAN);
   }
 }

@@ -178,6 +178,8 @@ _CHAINS: dict[str, Callable[[Sizes], float]] = {
         ("tridiagonal_group", "bidiagonal_group"),
         lambda v: 2 * GROUP_CYCLES * (v["n"] - v["first"]),
     ),
+    # A division for a row of a count, and six counts one after the other where lanes share them.
+    "tridiagonal_values": lambda v: 40.0 * 6 * v["n"],
     "eig_iterate": lambda v: SIMD_CYCLES * v["sweeps"] * v["n"],
     "cholesky_below": lambda v: SIMD_CYCLES * (v["last"] - v["first"]),
     "eig_finish": lambda v: SIMD_CYCLES * v["n"],
