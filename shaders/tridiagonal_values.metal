@@ -13,22 +13,29 @@ template <typename R> inline R smallest_normal() {
   return sizeof(R) == 4 ? R(0x1p-126f) : R(0x1p-126f) * R(0x1p-126f) * ldexp(R(1), -770);
 }
 
-template <int size> struct integer_of {
-  typedef int type;
+template <int size> struct integers_of {
+  typedef uint natural;
+  typedef int whole;
 };
-template <> struct integer_of<8> {
-  typedef long type;
+template <> struct integers_of<8> {
+  typedef ulong natural;
+  typedef long whole;
 };
 
 // The numbers among which an eigenvalue is sought, in ascending order. Of a matrix whose diagonal
-// is zero, positive ones: those order as their bits do. Else equally far from each other.
+// is zero, positive ones: those order as their bits do. Else 2 origin() + 1 equally far from each
+// other, so that rounding is least in the middle.
 template <typename T> struct Numbers {
-  typedef typename integer_of<sizeof(T)>::type Index;
+  typedef typename integers_of<sizeof(T)>::natural Index;
+  typedef typename integers_of<sizeof(T)>::whole Whole;
   bool paired;
   T middle;
   T distance;
 
-  T at(Index i) const thread { return paired ? as_type<T>(i) : fma(T(i), distance, middle); }
+  static constexpr Index origin() { return Index(1) << (sizeof(T) == 4 ? 24 : 53); }
+  T at(Index i) const thread {
+    return paired ? as_type<T>(i) : fma(T(as_type<Whole>(i - origin())), distance, middle);
+  }
 };
 
 // A factor of LDL^H goes on by some rows (diagonal entry, entry beside it in the row before): how
@@ -103,9 +110,8 @@ kernel void tridiagonal_values(
 
   const T half_width = high / T(2) - low / T(2);
   const Numbers<T> numbers = {paired, low + half_width, half_width * unit_roundoff<T>()};
-  const Index parts = Index(T(1) / unit_roundoff<T>());
-  const Index least = paired ? as_type<Index>(smallest_normal<T>()) : -parts;
-  const Index most = paired ? max(as_type<Index>(high), least) : parts;
+  const Index least = paired ? as_type<Index>(smallest_normal<T>()) : Index(0);
+  const Index most = paired ? max(as_type<Index>(high), least) : 2 * numbers.origin();
   const uint index = first + group.x * (32 / LANES) + lane / LANES;
   const bool mirrored = paired && index < n / 2;
   const uint target = mirrored ? n - 1 - index : index;
