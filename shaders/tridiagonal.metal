@@ -146,12 +146,42 @@ template <typename T> inline T update_vector(T tau, T y, real_t<T> s, T v) {
 
 // Rows that one threadgroup reduces.
 constexpr constant uint GROUP_ROWS = 256;
+// Columns of a run: a thread has fetched all its entries before it stores one, so that no load
+// waits for another.
+constexpr constant uint RUN = 8;
+
+// Subtracts x w^H + y before^H from the entries of a row in a run of columns, `count` of which are
+// there, and from `minus` what they make of u.
+template <typename T, bool WHOLE>
+inline T update_run(
+    device T* from,
+    uint n,
+    uint count,
+    threadgroup const T* w,
+    threadgroup const T* before,
+    threadgroup const T* u,
+    T x,
+    T y,
+    T minus) {
+  T entries[RUN];
+#pragma unroll
+  for (uint t = 0; t < RUN; ++t) {
+    entries[t] = WHOLE || t < count ? from[ulong(t) * n] : zero<T>();
+  }
+#pragma unroll
+  for (uint t = 0; t < RUN; ++t) {
+    entries[t] = mul_sub(mul_sub(entries[t], x, conj(w[t])), y, conj(before[t]));
+    minus = mul_sub(minus, entries[t], u[t]);
+    if (WHOLE || t < count) from[ulong(t) * n] = entries[t];
+  }
+  return minus;
+}
 
 // Householder's reduction T = Q^H A Q, Q = H_0 H_1 ..., of the rows and columns from `first` on of
 // hermitian matrices with both triangles, a threadgroup a matrix: LAPACK's hetrd. Column k is
 // brought up to date and gives u; then one pass over what is right of it subtracts the update of
-// the column before and adds up A u. A simdgroup has 32 rows of every so many columns. In place of
-// v and w the update is made of u and of w divided by what v is of u.
+// the column before and adds up A u. A simdgroup has 32 rows of every so many runs of columns. In
+// place of v and w the update is made of u and of w divided by what v is of u.
 template <typename T>
 [[max_total_threads_per_threadgroup(512)]] kernel void tridiagonal_group(
     device T* A [[buffer(0)]],
@@ -165,28 +195,36 @@ template <typename T>
     uint threads [[threads_per_threadgroup]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
-  constexpr uint RUN = 8;
+  constexpr uint SIMDS = 16;
   THREADGROUP_ARRAY(T, columns, (2 * GROUP_ROWS));
   THREADGROUP_ARRAY(T, w, GROUP_ROWS);
-  THREADGROUP_ARRAY(T, sums, 512);
-  THREADGROUP_ARRAY(Real, squares, 16);
-  THREADGROUP_ARRAY(Real, products, 16);
+  // Column k but for the update of the column before.
+  THREADGROUP_ARRAY(T, next, GROUP_ROWS);
+  THREADGROUP_ARRAY(T, sums, (32 * SIMDS));
+  THREADGROUP_ARRAY(T, alpha, 1);
+  THREADGROUP_ARRAY(Real, squares, SIMDS);
+  THREADGROUP_ARRAY(Real, products, SIMDS);
   const uint m = n - first;
   const uint lane = tid % 32;
   const uint simd = tid / 32;
-  const uint simds = threads / 32;
   device T* a = A + (ulong(matrix) * n + first) * n + first;
   device T* reflectors = factor + (ulong(matrix) * (n - 1) + first) * (n - 1) + first;
   device real_t<T>* diagonal = d + ulong(matrix) * n + first;
   device real_t<T>* beside = e + ulong(matrix) * (n - 1) + first;
   for (uint i = tid; i < GROUP_ROWS; i += threads) {
+    columns[i] = zero<T>();
     columns[GROUP_ROWS + i] = zero<T>();
     w[i] = zero<T>();
+    next[i] = i < m ? a[i] : zero<T>();
+  }
+  if (tid < SIMDS) {
+    squares[tid] = Real(0);
+    products[tid] = Real(0);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint top = 0; top + 1 < m; top += 32) {
     const uint row_simds = (m - 1 - top) / 32 + 1;
-    const uint parts = simds / row_simds;
+    const uint parts = threads / 32 / row_simds;
     const uint part = simd / row_simds;
     const uint block = simd % row_simds;
     const uint row = top + block * 32 + lane;
@@ -194,45 +232,45 @@ template <typename T>
       threadgroup T* u = columns + k % 2 * GROUP_ROWS;
       threadgroup const T* before = columns + (k + 1) % 2 * GROUP_ROWS;
       Real square = Real(0);
-      if (part == 0 && row >= k && row < m) {
-        T entry = a[ulong(k) * n + row];
+      if (part == 0 && row < m) {
+        T entry = next[row];
         entry = mul_sub(entry, before[row], conj(w[k]));
         entry = mul_sub(entry, w[row], conj(before[k]));
         if (row == k) diagonal[k] = real_part(entry);
-        if (row > k) u[row] = entry;
+        if (row == k + 1) alpha[0] = entry;
+        u[row] = row > k + 1 ? entry : zero<T>();
         if (row > k + 1) square = squared(entry);
       }
       square = simd_sum(square);
-      if (part == 0 && lane == 0) squares[block] = square;
+      if (lane == 0) squares[simd] = square;
       threadgroup_barrier(mem_flags::mem_threadgroup);
       Real sum_of_squares = Real(0);
-      for (uint s = 0; s < row_simds; ++s) sum_of_squares += squares[s];
-      const Step<T> h = step_of<T>(u[k + 1], sum_of_squares);
+#pragma unroll
+      for (uint s = 0; s < SIMDS; ++s) sum_of_squares += squares[s];
+      const Step<T> h = step_of<T>(alpha[0], sum_of_squares);
       const bool inside = part < parts && row > k && row < m;
       const T own = !inside ? zero<T>() : (row == k + 1 ? h.first : u[row]);
       T minus = zero<T>();
       if (inside) {
         const T x = before[row];
         const T y = w[row];
-        device T* from = a + row;
-        for (uint begin = k + 1 + part; begin < m; begin += parts * RUN) {
-          // All are fetched before one is stored: no load waits for another.
-          T entries[RUN];
-#pragma unroll
-          for (uint t = 0; t < RUN; ++t) {
-            const uint j = begin + t * parts;
-            entries[t] = j < m ? from[ulong(j) * n] : zero<T>();
-          }
-#pragma unroll
-          for (uint t = 0; t < RUN; ++t) {
-            const uint j = begin + t * parts;
-            if (j < m) {
-              const T entry = mul_sub(mul_sub(entries[t], x, conj(w[j])), y, conj(before[j]));
-              from[ulong(j) * n] = entry;
-              minus = mul_sub(minus, entry, j == k + 1 ? h.first : u[j]);
-            }
+        T following = zero<T>();
+        if (part == 0) {
+          following = a[ulong(k + 1) * n + row];
+          following = mul_sub(mul_sub(following, x, conj(w[k + 1])), y, conj(before[k + 1]));
+          next[row] = following;
+        }
+        // The first run may begin with columns that are done: what becomes of them is of no use.
+        for (uint run = (k + 1) / RUN + part; run * RUN < m; run += parts) {
+          const uint j = run * RUN;
+          device T* from = a + ulong(j) * n + row;
+          if (j + RUN <= m) {
+            minus = update_run<T, true>(from, n, RUN, w + j, before + j, u + j, x, y, minus);
+          } else {
+            minus = update_run<T, false>(from, n, m - j, w + j, before + j, u + j, x, y, minus);
           }
         }
+        minus = mul_sub(minus, following, h.first);
       }
       sums[tid] = minus;
       const Real product = simd_sum(real_part(mul(conj(own), minus)));
@@ -242,7 +280,8 @@ template <typename T>
         T y = zero<T>();
         for (uint p = 0; p < parts; ++p) y = y - sums[(p * row_simds + block) * 32 + lane];
         Real s = Real(0);
-        for (uint p = 0; p < simds; ++p) s -= products[p];
+#pragma unroll
+        for (uint p = 0; p < SIMDS; ++p) s -= products[p];
         w[row] = update_vector<T>(mul(h.tau, from_real<T>(squared(h.inverse))), y, s, own);
         if (row == k + 1) {
           u[row] = own;
