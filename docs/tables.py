@@ -98,7 +98,7 @@ def asv(files: Sequence[Path]) -> str:
         run = json.loads(file.read_text())
         params, times, peaks = run["params"], _asv_values(run, "time"), _asv_values(run, "peak")
         pieces.append(
-            f"### {params['cpu']}\n\nCommit `{run['commit_hash'][:8]}`, Python {params['python']}, "
+            f"## {params['cpu']}\n\nCommit `{run['commit_hash'][:8]}`, Python {params['python']}, "
             f"torch {params['torch']}: "
             f'<a href="asv/{params["machine"]}/index.html">asv\'s pages</a>.\n\n'
         )
