@@ -388,12 +388,25 @@ def test_gates_of_functions(family: str) -> None:
         case = _bench.Case(operation, 1, 24, torch.float32)
         inputs = case.inputs(CPU)
         result = case.call(torch.linalg, inputs)
-        assert case.judge(inputs, result) < operation.allowed(24, torch.float32)
+        case.judge(inputs, result, torchs=True)
         first = result[0].clone()
         flat = first.view(-1)
         flat[7 % len(flat)] = 1 - flat[7 % len(flat)] if first.dtype != torch.bool else ~flat[7]
         with pytest.raises(_bench.WrongResult):
-            case.judge(inputs, (first, *result[1:]))
+            case.judge(inputs, (first, *result[1:]), torchs=True)
+
+
+def test_the_gate_of_the_kernels_is_their_own() -> None:
+    """20 half units pass where torch made them, and nowhere else."""
+    special = importlib.import_module("mpslinalg._bench.special").FAMILY.operations[0]
+    wrong = replace(
+        special,
+        inputs=lambda batch, n, dtype, device: (torch.ones(batch, n), torch.zeros(batch, n)),
+        call=lambda library, x, degrees: x * (1 + 20 * 2.0**-24),
+    )
+    cell = _bench.measure(_bench.Case(wrong, 1, 24, torch.float32), CPU)
+    assert cell.refused == {"kernels": "LAPACK ratio 20, allowed 8"}
+    assert cell.ratios == {"torch": 20}
 
 
 def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:

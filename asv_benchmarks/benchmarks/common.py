@@ -73,7 +73,8 @@ def prepare(case: Case, provider: str) -> Callable[[], None]:
         judged, of_judged = replace(case, batch=2), tuple(tensor[:2] for tensor in inputs)
     try:
         with LA.use("kernels"):
-            judged.judge(of_judged, judged.call(library, of_judged))
+            result = judged.call(library, of_judged)
+            judged.judge(of_judged, result, torchs=library is not LA)
     except (RuntimeError, ArithmeticError) as error:
         raise NotImplementedError(str(error)) from error
     return body
