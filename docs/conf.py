@@ -1,9 +1,16 @@
 """Sphinx configuration."""
 
 import re
+import sys
 from importlib.metadata import version as distribution_version
+from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.util import logging
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import asv_runs
 
 project = "mpslinalg"
 author = "The mpslinalg developers"
@@ -38,6 +45,13 @@ def plain(
         lines[first] = "    : " + lines[first].lstrip()
 
 
+def asv_pages(app: Sphinx, exception: Exception | None) -> None:
+    if exception is None and app.builder.format == "html":
+        published = asv_runs.publish(Path(app.outdir) / "asv")
+        logging.getLogger(__name__).info(f"asv's pages of {', '.join(published) or 'no machine'}")
+
+
 def setup(app: Sphinx) -> None:
     # Before napoleon, whose markup is meant.
     app.connect("autodoc-process-docstring", plain, priority=400)
+    app.connect("build-finished", asv_pages)

@@ -6,12 +6,14 @@ python docs/generate.py conformance [docs/data/conformance-cpu.json ...]
 python docs/generate.py benchmarks docs/data/h200.json ...
 python docs/generate.py cost_model docs/data/h200.json
 python docs/generate.py limits docs/data/registers-sm_90.json docs/data/h200.json
+python docs/generate.py asv [asv_benchmarks/results/h200/h200/*-existing.json ...]
 
 They make tables, and plots (docs/_generated/plots), of files that other commands wrote on the
 machines that they name: `python docs/ratios.py`, `python docs/startup.py`,
 `python -m pytest tests/test_conformance.py --conformance FILE` and
 `python -m mpslinalg bench --json FILE`. cost_model and limits also take what
-`python docs/profile_kernels.py` wrote, limits what `python docs/registers.py` did.
+`python docs/profile_kernels.py` wrote, limits what `python docs/registers.py` did, asv what
+`python docs/asv_runs.py` kept.
 """
 
 import argparse
@@ -24,7 +26,7 @@ sys.path.insert(0, str(DOCS.parent))
 
 from docs import conformance, cost_model, limits  # noqa: E402
 from docs.benchmarks import benchmarks  # noqa: E402
-from docs.tables import accuracy, startup  # noqa: E402
+from docs.tables import accuracy, asv, startup  # noqa: E402
 
 
 def _with_plots(files: Sequence[Path]) -> str:
@@ -35,6 +37,7 @@ def _with_plots(files: Sequence[Path]) -> str:
 
 PAGES: dict[str, Callable[[Sequence[Path]], str]] = {
     "accuracy": accuracy,
+    "asv": asv,
     "benchmarks": _with_plots,
     "conformance": conformance.tables,
     "cost_model": cost_model.page,

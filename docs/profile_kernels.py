@@ -25,14 +25,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import mpslinalg as LA
 from mpslinalg import _doctor
-from mpslinalg._bench import DTYPES, FAMILIES, Case
+from mpslinalg._bench import DTYPES, FAMILIES, Case, compile_kernels
 from mpslinalg._cost.recorded import families
 from mpslinalg._engines.gemm import _Gemm
 from mpslinalg._engines.program import record
 
 REPEATS = 3
-# Larger single matrices are thousands of launches of the same kinds.
+# Larger single matrices are thousands of launches of the same kinds, but in these families.
 LARGEST = 2048
+LARGEST_OF = dict.fromkeys(("cholesky", "lu", "qr", "triangular"), 4096)
 
 
 def name_of(launcher: Any) -> str:
@@ -88,27 +89,40 @@ def cell(case: Case) -> dict[str, Any]:
     }
 
 
+def _without_folders(argument: str) -> str:
+    """The file's name, where it lies in a folder of the machine."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("file", type=Path, metavar="MACHINE-kernels.json")
-    parser.add_argument("--seconds", type=float, default=60, help="stop after so many")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="stop after so many, compilation apart"
+    )
     parser.add_argument("--dtype", choices=list(DTYPES), action="append")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("needs a CUDA device")
+    names = options.dtype or ["float32", "complex64"]
+    compile_kernels(families(), torch.device("cuda"), names, quick=False)
     start = time.perf_counter()
-    dtypes = [DTYPES[name] for name in options.dtype or ("float32", "complex64")]
+    dtypes = [DTYPES[name] for name in names]
     # One case of each family in turn, so that a run cut short has some of all; batches first.
     by_family = [
         sorted(
-            (case for case in family.cases([dtype], quick=False) if case.n <= LARGEST),
+            (
+                case
+                for case in FAMILIES[name].cases([dtype], quick=False)
+                if case.n <= LARGEST_OF.get(name, LARGEST)
+            ),
             key=lambda case: case.batch == 1,
         )
         for dtype in dtypes
-        for family in (FAMILIES[name] for name in families())
-        if str(dtype).removeprefix("torch.") in family.dtypes
+        for name in families()
+        if str(dtype).removeprefix("torch.") in FAMILIES[name].dtypes
     ]
     turns = itertools.zip_longest(*by_family)
     cells, left = [], 0
@@ -119,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cells.append(cell(case))
     content = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", *map(_without_folders, sys.argv)]),
         "environment": _doctor.environment(torch.device("cuda")),
         "cells": cells,
     }

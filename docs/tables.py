@@ -1,10 +1,13 @@
-"""Tables of accuracy and of first calls, made of recorded runs."""
+"""Tables of accuracy, of first calls and of asv's figures, made of recorded runs."""
 
+import itertools
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.cost_model import table
 from mpslinalg._bench_report import provenance
 
 
@@ -72,3 +75,39 @@ def _first_calls(file: Path) -> str:
 
 def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.0f}" if seconds >= 0.01 else f"{1e3 * seconds:.2g}"
+
+
+def _asv_values(run: dict[str, Any], kind: str) -> dict[tuple[str, str, str], float]:
+    """By suite, case and provider: of all benchmarks of a kind, those that were not left out."""
+    found: dict[tuple[str, str, str], float] = {}
+    for benchmark, columns in run["results"].items():
+        named = dict(zip(run["result_columns"], columns, strict=False))
+        _, suite, name = benchmark.split(".")
+        if kind in name:
+            keys = itertools.product(*named["params"])
+            for (case, provider), value in zip(keys, named["result"] or (), strict=False):
+                if value is not None and not math.isnan(value):
+                    found[suite, case.strip("'"), provider.strip("'")] = value
+    return found
+
+
+def asv(files: Sequence[Path]) -> str:
+    """The figures of each run, with a link to asv's pages."""
+    pieces = []
+    for file in files:
+        run = json.loads(file.read_text())
+        params, times, peaks = run["params"], _asv_values(run, "time"), _asv_values(run, "peak")
+        pieces.append(
+            f"## {params['cpu']}\n\nCommit `{run['commit_hash'][:8]}`, Python {params['python']}, "
+            f"torch {params['torch']}: "
+            f'<a href="asv/{params["machine"]}/index.html">asv\'s pages</a>.\n\n'
+        )
+        head = ("suite", "case", "kernels, us", "torch, us", "kernels, MB", "torch, MB")
+        rows = []
+        for suite, case in dict.fromkeys(key[:2] for key in times | peaks):
+            keys = [(suite, case, provider) for provider in ("kernels", "torch")]
+            row = [f"{1e6 * times[key]:.1f}" if key in times else "-" for key in keys]
+            row += [f"{peaks[key] / 1e6:.1f}" if key in peaks else "-" for key in keys]
+            rows.append((suite, case, *row))
+        pieces.append(f"{table(head, rows, left=2)}\n")
+    return "".join(pieces)

@@ -207,9 +207,11 @@ def puttable(input: Any, index: Any, source: Any, accumulate: Any) -> bool:
 
 @over_batches
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """Copy a tensor and put elements into it by their numbers in row-major order.
+    """Put elements into a copy of a tensor by their numbers in row-major order.
 
-    Same contract as `torch.put`. Differences: those of `put_`.
+    Same contract as `torch.put`. Differences: where indices are equal the last one in the order of
+    index wins, and only that one gets a gradient; with accumulate the order of summation is fixed.
+    The index may be int32 too.
 
     Args:
         input: of any shape and strides; bool, integers, floating point or complex.
@@ -222,9 +224,14 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
         A tensor of the shape and dtype of input. Differentiable in input and source.
 
     Raises:
-        IndexError, RuntimeError: as `put_`.
+        IndexError: an index out of range, for which the device is read once; elements into an
+            empty tensor; numbers of elements that differ.
+        RuntimeError: other dtypes; 2^32 elements and more, unless they are accumulated.
 
-    Launches, order of sums: see `put_`.
+    Three launches, and 4 bytes for each element of input in which an atomic maximum finds the last
+    of equal indices. To accumulate, torch.sort of the index, stable, brings equal ones together,
+    and some log2(index.numel()) / 6 launches follow, in which a thread sums 64 entries, half
+    precision and small integers in a wider type.
     """
     if not _route.kernels_for_any_shape(input):
         result: Tensor = torch.put(input, _long(index), source, accumulate)
@@ -239,30 +246,14 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Put elements into a tensor, in place, by their numbers in row-major order.
 
-    Same contract as `torch.Tensor.put_`. Differences: where indices are equal the last one in the
-    order of index wins, and only that one gets a gradient; with accumulate the order of summation
-    is fixed. The index may be int32 too.
-
-    Args:
-        input: of any shape and strides; bool, integers, floating point or complex.
-        index: int64 or int32, from -input.numel() to input.numel() - 1; negative ones count from
-            the end.
-        source: as many elements as index, dtype of input.
-        accumulate: add to the elements instead.
+    Same contract as `torch.Tensor.put_`. Differences, arguments, launches: those of `put`.
 
     Returns:
         input. Differentiable in input and source.
 
     Raises:
-        IndexError: an index out of range, for which the device is read once; nothing is written
-            then; elements into an empty tensor; numbers of elements that differ.
-        RuntimeError: other dtypes; elements of input that share memory; 2^32 elements and more,
-            unless they are accumulated.
-
-    Three launches, and 4 bytes for each element of input in which an atomic maximum finds the last
-    of equal indices. To accumulate, torch.sort of the index, stable, brings equal ones together,
-    and some log2(index.numel()) / 6 launches follow, in which a thread sums 64 entries, half
-    precision and small integers in a wider type.
+        IndexError, RuntimeError: as `put`; nothing is written then.
+        RuntimeError: elements of input that share memory.
     """
     if is_distributed(input, index, source):
         return input.copy_(put(input, index, source, accumulate))

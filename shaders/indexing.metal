@@ -1,13 +1,13 @@
 #include "atomic.h"
 #include "scalar.h"
 
-// A tensor of four sides, the first of a size that need not be known.
-struct Layout {
+// Of a tensor that has four, the first of a size that need not be known.
+struct Sides {
   long size1, size2, size3, stride0, stride1, stride2, stride3;
 };
 
 // Where the element lies that is counted row-major. With SIDES = 1 the tensor is a vector.
-template <int SIDES> inline ulong offset_of(Layout at, ulong element) {
+template <int SIDES> inline ulong offset_of(Sides at, ulong element) {
   if constexpr (SIDES == 1) {
     return ulong(long(element) * at.stride3);
   } else {
@@ -70,7 +70,7 @@ kernel void indexing_take(
     constant long& stride3 [[buffer(12)]],
     uint2 place [[thread_position_in_grid]],
     uint2 threads [[threads_per_grid]]) {
-  const Layout at = {size1, size2, size3, stride0, stride1, stride2, stride3};
+  const Sides at = {size1, size2, size3, stride0, stride1, stride2, stride3};
   const ulong first = ulong(place.y) * ulong(count), before = ulong(place.y) * ulong(length);
   const ulong step = threads.x;
   long bad = 0l;
@@ -186,7 +186,7 @@ kernel void indexing_put(
     constant long& stride3 [[buffer(14)]],
     uint2 place [[thread_position_in_grid]],
     uint2 threads [[threads_per_grid]]) {
-  const Layout at = {size1, size2, size3, stride0, stride1, stride2, stride3};
+  const Sides at = {size1, size2, size3, stride0, stride1, stride2, stride3};
   const ulong first = ulong(place.y) * ulong(count), before = ulong(place.y) * ulong(length);
   const ulong step = threads.x;
   const bool refused = claims[elements] != 0u;
@@ -235,7 +235,7 @@ kernel void indexing_add(
     constant long& stride3 [[buffer(14)]],
     uint id [[thread_position_in_grid]],
     uint threads [[threads_per_grid]]) {
-  const Layout at = {size1, size2, size3, stride0, stride1, stride2, stride3};
+  const Sides at = {size1, size2, size3, stride0, stride1, stride2, stride3};
   const ulong begin = ulong(id) * ulong(RUN);
   const ulong end = min(begin + ulong(RUN), ulong(count));
   K key = keys[begin];

@@ -287,32 +287,6 @@ def test_a_gpu_is_timed_by_its_own_events(monkeypatch: pytest.MonkeyPatch) -> No
     assert log[:6] == ["idle", "lead", "record", "call", "record", "wait"]
 
 
-def test_asv_suite(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(__file__).parents[1] / "asv_benchmarks"
-    monkeypatch.syspath_prepend(str(folder))
-    suite = importlib.import_module("benchmarks.bench_lu").LU()
-    names, providers = suite.params
-    assert "inv 5 x 3 float32" in names
-    for provider in ("kernels", "torch"):
-        assert provider in providers
-        suite.setup("inv 5 x 3 float32", provider)
-        suite.time_call("inv 5 x 3 float32", provider)
-        suite.peakmem_call("inv 5 x 3 float32", provider)
-    # What a GPU counts: before a call, and at its peak.
-    for name, value in {"memory_allocated": 100, "max_memory_allocated": 350}.items():
-        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    for name in ("synchronize", "reset_peak_memory_stats"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    track = importlib.import_module("benchmarks.common")._track_peak_memory
-    assert track(suite, "inv 5 x 3 float32", "kernels") == 250
-    assert math.isnan(track(suite, "inv 5 x 3 float32", "torch cpu"))
-    monkeypatch.setattr(LA, "inv", scaled(LA.inv, 1.01))
-    with pytest.raises(NotImplementedError, match="LAPACK ratio"):
-        suite.setup("inv 5 x 3 float32", "kernels")
-    with pytest.raises(NotImplementedError):
-        suite.setup("inv 5 x 3 float32", "torch cpu")
-
-
 def test_all_families_in_one_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -414,12 +388,25 @@ def test_gates_of_functions(family: str) -> None:
         case = _bench.Case(operation, 1, 24, torch.float32)
         inputs = case.inputs(CPU)
         result = case.call(torch.linalg, inputs)
-        assert case.judge(inputs, result) < operation.allowed(24, torch.float32)
+        case.judge(inputs, result, torchs=True)
         first = result[0].clone()
         flat = first.view(-1)
         flat[7 % len(flat)] = 1 - flat[7 % len(flat)] if first.dtype != torch.bool else ~flat[7]
         with pytest.raises(_bench.WrongResult):
-            case.judge(inputs, (first, *result[1:]))
+            case.judge(inputs, (first, *result[1:]), torchs=True)
+
+
+def test_the_gate_of_the_kernels_is_their_own() -> None:
+    """20 half units pass where torch made them, and nowhere else."""
+    special = importlib.import_module("mpslinalg._bench.special").FAMILY.operations[0]
+    wrong = replace(
+        special,
+        inputs=lambda batch, n, dtype, device: (torch.ones(batch, n), torch.zeros(batch, n)),
+        call=lambda library, x, degrees: x * (1 + 20 * 2.0**-24),
+    )
+    cell = _bench.measure(_bench.Case(wrong, 1, 24, torch.float32), CPU)
+    assert cell.refused == {"kernels": "LAPACK ratio 20, allowed 8"}
+    assert cell.ratios == {"torch": 20}
 
 
 def test_kernels_are_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:

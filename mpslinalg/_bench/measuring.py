@@ -74,7 +74,7 @@ def measure(case: Case, device: torch.device) -> Cell:
                 took = seconds_of(first, inputs[0].device)
             if provider == "kernels" or case.n <= TRUSTED_N or case.operation.cheap:
                 with cell.spending("judging"):
-                    cell.ratios[provider] = case.judge(inputs, results[0])
+                    cell.ratios[provider] = case.judge(inputs, results[0], torchs=library is not LA)
         except (RuntimeError, WrongResult) as error:
             cell.refused[provider] = str(error).partition("\n")[0]
             return {}
@@ -164,7 +164,8 @@ def measure_auto(family: Family, device: torch.device) -> list[Bar]:
                 case.operation.call(library, *inputs)
 
         with LA.use("auto"):
-            case.judge(inputs, case.call(LA, inputs))
+            # Which may leave it to torch.
+            case.judge(inputs, case.call(LA, inputs), torchs=True)
             calls = {"auto": partial(repeated, LA), "torch": partial(repeated, torch.linalg)}
             return medians(calls, device)
 

@@ -14,9 +14,10 @@ from mpslinalg._bench.cases import Case, Family, Operation, Tensors
 
 DEGREES = 32
 JUDGED = 2**14  # elements of a tensor: SciPy takes a microsecond for each
+ALLOWED = 8.0  # the kernels' largest is 3.65
 # torch's polynomials lose up to nine bits. Their times are wanted all the same, and the table shows
-# both errors; what the kernels have to reach is in the tests.
-ALLOWED = 1024.0
+# both errors.
+TORCHS_ALLOWED = 1024.0
 
 _POLYNOMIALS = {
     "laguerre_polynomial_l": scipy.special.eval_laguerre,
@@ -58,7 +59,16 @@ def _ratio(exact: Callable[..., Any], inputs: Tensors, result: Tensors) -> float
 
 def _operation(name: str, inputs: Any, exact: Any) -> Operation:
     call, ratio = partial(_call, name), partial(_ratio, exact)
-    return Operation(name, inputs, call, ratio, True, lambda n, dtype: ALLOWED, order=1)
+    return Operation(
+        name,
+        inputs,
+        call,
+        ratio,
+        cheap=True,
+        allowed=lambda n, dtype: ALLOWED,
+        order=1,
+        torchs_allowed=lambda n, dtype: TORCHS_ALLOWED,
+    )
 
 
 _AIRY = _operation("airy_ai", _uniform(-10.0, 10.0), lambda x: scipy.special.airy(x)[0])

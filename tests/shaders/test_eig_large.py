@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 from mpslinalg import _eig_large_plan, _eig_plan, testing
 from mpslinalg.testing import EIG_THRESHOLD, compare
 from tests import lapack
 from tests.inputs import SINGLES, SMALL_WINDOW, name, nonsymmetric, on
-from tests.shaders.test_eig import assert_conjugate, special
+from tests.shaders.test_eig import assert_conjugate, decompose, judge_balance, special
 
 pytestmark = pytest.mark.usefixtures("checked", "small")
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
@@ -19,11 +18,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps of several windows in matrices of a few dozen rows."""
     monkeypatch.setattr(_eig_plan, "MAX_ROWS", 32)
     monkeypatch.setattr(_eig_large_plan, "WINDOW", dict.fromkeys((4, 8, 16), SMALL_WINDOW))
-
-
-def decompose(A: Tensor, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    L, V, info = _eig_plan.eig(on(device, A), True)
-    return L.cpu(), V.cpu(), info.cpu()
 
 
 @each_dtype
@@ -60,14 +54,7 @@ def test_scales_of_rows_and_columns_are_undone(
     """By balancing that takes several launches a pass."""
     n = 34
     monkeypatch.setattr(_eig_large_plan, "ENTRIES", 30 * n)
-    B = testing.random((n, n), dtype)
-    scales = 2.0 ** torch.linspace(-20, 20, n).round()
-    L, _, info = decompose(scales[:, None] * B / scales, device)
-    assert info == 0
-    exact = torch.linalg.eigvals(B.to(torch.complex128))
-    distances = (L[:, None] - exact).abs()
-    assert distances.amin(0).max() <= 1e-4
-    assert distances.amin(1).max() <= 1e-4
+    judge_balance(dtype, n, device)
 
 
 @each_dtype
