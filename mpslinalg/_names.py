@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -19,12 +20,14 @@ PARSERS = {
 }
 
 
-def other_names(function: Callable[..., Any]) -> dict[str, str]:
+def other_names(function: Callable[..., Any]) -> Mapping[str, str]:
     """The name in the signature for each other name of an argument."""
     code = function.__code__
     own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     names = dict.fromkeys(FIRST, own[0]) | NUMPYS | PARSERS.get(function.__name__, {})
-    return {other: name for other, name in names.items() if name in own and other not in own}
+    return MappingProxyType(
+        {other: name for other, name in names.items() if name in own and other not in own}
+    )
 
 
 def call_by_own_names(
