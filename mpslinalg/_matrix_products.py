@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _check, _inverse, _out, _route
+from mpslinalg._names import named_as_torchs
 from mpslinalg._products import INNER
 from mpslinalg._shards import over_batches
 
@@ -36,6 +37,7 @@ def _has(x: Tensor, dim: Any) -> bool:
     return type(dim) is int and -max(x.dim(), 1) <= dim < max(x.dim(), 1)
 
 
+@named_as_torchs
 def cross(input: Tensor, other: Tensor, *, dim: int = -1, out: Tensor | None = None) -> Tensor:
     """Compute the cross product of vectors of three.
 
@@ -76,6 +78,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1, out: Tensor | None = N
     return result if out is None else _out.write(result, out)
 
 
+@named_as_torchs
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """View a diagonal of matrices.
 
@@ -111,6 +114,7 @@ def _matmul(A: Tensor, B: Tensor) -> Tensor:
     return product
 
 
+@named_as_torchs
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Multiply matrices, or vectors where a tensor has one dimension.
 
@@ -145,6 +149,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
     return _out.write(_matmul(input, other), out)
 
 
+@named_as_torchs
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, out: Tensor | None = None) -> Tensor:
     """Compute the dot product of vectors: sum conj(x) y.
 
@@ -310,6 +315,7 @@ def matrix_power(A: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
     return result if out is None else _out.write(result.contiguous(), out)
 
 
+@named_as_torchs
 def vander(x: Tensor, N: int | None = None) -> Tensor:
     """Compute a Vandermonde matrix: x^0, x^1, ..., x^(N - 1) in a row for each entry of x.
 

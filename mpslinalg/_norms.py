@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _inverse, _op, _out, _route, _svd
+from mpslinalg._names import named_as_torchs
 from mpslinalg._shards import over_batches
 
 # By sums of absolute values along rows or columns, then by singular values.
@@ -121,6 +122,7 @@ def widens(A: Tensor, dtype: Any) -> bool:
     return same_kind and torch.promote_types(A.dtype, dtype) == dtype
 
 
+@named_as_torchs
 def matrix_norm(
     A: Tensor,
     ord: int | float | str = "fro",

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _eigh, _op, _out, _route, _svd
+from mpslinalg._names import named_as_torchs
 
 Tolerance = float | Tensor | None
 
@@ -167,6 +168,7 @@ def _zero(like: Any) -> Tolerance:
     return like.new_zeros(()) if isinstance(like, Tensor) else 0.0
 
 
+@named_as_torchs
 @_older(
     lambda rcond, hermitian=False, *, out=None: {
         "atol": _zero(rcond),
@@ -232,6 +234,7 @@ def pinv(
     return X if out is None else _out.write(X, out)
 
 
+@named_as_torchs
 @_older(
     lambda tol, hermitian=False, *, out=None: {
         "atol": tol,

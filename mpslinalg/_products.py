@@ -19,6 +19,11 @@ FEW = 8
 # (pytorch#195163).
 INNER = 16384
 
+# Terms of a GEMM's sum that solves add to C at a time. On a GPU a sum is one chain of roundings:
+# with all terms in it systems of 4096 complex64 rows have twice LAPACK's error, with 256 the same.
+# C is read and written once for 256 FMAs an entry, a tenth of their time on an H200.
+TERMS = 256
+
 
 def product_name(m: int, n: int) -> str:
     """What multiplies m x n updates, in a word for `which`."""
@@ -40,8 +45,10 @@ def difference(C: Tensor, D: Tensor, A: Tensor, B: Tensor) -> None:
         return
     if C.shape[-1] <= FEW or max(C.shape[-2:]) <= PRODUCT:
         _launch(C, D, A, B)
-    else:
-        gemm(C, D, A, B, 1, -1)
+        return
+    for first in range(0, max(A.shape[-1], 1), TERMS):
+        inner = slice(first, first + TERMS)
+        gemm(C, C if first > 0 else D, A[:, :, inner], B[:, inner], 1, -1)
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from mpslinalg import _route
 from mpslinalg._engines import ENGINES, checking
 from mpslinalg._engines.program import Program, apart, current, record
+from mpslinalg._names import call_by_own_names, other_names
 from mpslinalg._shards import by_batch
 
 # Kinds of arguments that a function remembers; each takes some 2 kB.
@@ -103,9 +104,13 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         return by_batch(function, call, args, kwargs)
 
     call = repeated(function, otherwise)
+    names = other_names(function)
 
     @functools.wraps(function)
     def either(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name in names:
+                return call_by_own_names(either, names, args, kwargs)
         # What is written to out= is no new result.
         if kwargs.get("out") is not None or _route.goes_to_torch(args[0] if args else None):
             return function(*args, **kwargs)

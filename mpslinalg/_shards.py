@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from mpslinalg._names import call_by_own_names, other_names
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -98,9 +100,13 @@ def is_distributed(*given: Any) -> bool:
 
 def over_batches(function: Callable[P, R]) -> Callable[P, R]:
     """A public function without a record of its calls, `by_batch`."""
+    names = other_names(function)
 
     @functools.wraps(function)
     def either(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name in names:
+                return call_by_own_names(either, names, args, kwargs)
         result: R = by_batch(function, function, args, kwargs)
         return result
 

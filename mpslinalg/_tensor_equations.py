@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _check, _inverse, _out, _route, _solve
+from mpslinalg._names import named_as_torchs
 
 
 def what_runs(name: str, given: Mapping[str, Any]) -> str:
@@ -15,6 +16,7 @@ def what_runs(name: str, given: Mapping[str, Any]) -> str:
     return "inv" if name == "tensorinv" else "solve"
 
 
+@named_as_torchs
 def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
     """Invert a tensor as a linear map: X with tensordot(X, A, dims=A.dim() - ind) the identity.
 
@@ -53,6 +55,7 @@ def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
     return X if out is None else _out.write(X.contiguous(), out)
 
 
+@named_as_torchs
 def tensorsolve(
     A: Tensor, B: Tensor, dims: Sequence[int] | None = None, *, out: Tensor | None = None
 ) -> Tensor:

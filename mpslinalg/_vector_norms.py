@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _norms, _op, _out, _route
+from mpslinalg._names import named_as_torchs
 
 Number = int | float
 
@@ -116,6 +117,7 @@ def _of_dimensions(x: Tensor, order: Number, dims: list[int], keepdim: bool) -> 
     return N.reshape([1 if d in dims else size for d, size in enumerate(x.shape)])
 
 
+@named_as_torchs
 def vector_norm(
     x: Tensor,
     ord: int | float = 2,
@@ -174,6 +176,7 @@ def vector_norm(
     return N if out is None else _out.write(N, out)
 
 
+@named_as_torchs
 def norm(
     input: Tensor,
     ord: int | float | str | None = None,

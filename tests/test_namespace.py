@@ -1,6 +1,7 @@
 """The public names, and that each has torch's signature."""
 
 import inspect
+import itertools
 import re
 import subprocess
 import sys
@@ -103,6 +104,8 @@ WITHOUT_SOURCE = {
     *("cross", "matmul", "matrix_power", "multi_dot", "vander", "vecdot"),
     *("tensorinv", "tensorsolve"),
 }
+# What torch's parser calls some arguments, and NumPy.
+OTHER_NAMES = (("input", "x", "a", "x1"), ("other", "x2", "b", "input2"), ("input3",))
 DTYPES = re.compile(r"float32|float64|floating|integers|numbers|dtype|bool|see\s+`")
 # What torch has as a method, or without documentation.
 PUT = "input, index, source, accumulate=False"
@@ -136,6 +139,73 @@ def test_signature_is_torchs(name: str) -> None:
     assert [(p.name, p.kind, p.default) for p in ours] == [
         (p.name, p.kind, p.default) for p in theirs
     ]
+
+
+class _Called(Exception):
+    pass
+
+
+def _call(*args: Any, **kwargs: Any) -> None:
+    raise _Called(args, kwargs)
+
+
+def torchs(name: str) -> Any:
+    """The function of torch, if it has one."""
+    short = name.removeprefix("special.")
+    modules = (torch.linalg, torch.special, torch)
+    return next((getattr(m, short) for m in modules if hasattr(m, short)), None)
+
+
+# torch.polar is another function, svd_lowrank draws a matrix, bincount has torch's one name.
+UNLIKE = ("polar", "svd_lowrank", "bincount")
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in surface.public() if torchs(n) is not None and n not in UNLIKE]
+)
+def test_other_names_of_arguments_that_torch_takes(name: str) -> None:
+    case = next(case for case in surface.CASES if case.public == name)
+    with pytest.raises(_Called) as called:
+        case.call(_call, *case.tensors(case.dtypes[-1], "cpu"))
+    args, options = called.value.args
+    function = surface.named(name)
+    parameters = inspect.signature(function).parameters
+    given = dict(zip(parameters, args, strict=False))
+    others = [
+        [own, *more]
+        for own, more in itertools.zip_longest(given, OTHER_NAMES[: len(given)], fillvalue=())
+    ]
+    for own, numpys, value in (("dim", "axis", -1), ("keepdim", "keepdims", True)):
+        if own in parameters:
+            given[own] = options.pop(own, value)
+            others.append([own, numpys])
+    expected = surface.flat(function(**given, **options))
+    taken = 0
+    for names in itertools.product(*others):
+        spelled = dict(zip(names, given.values(), strict=True)) | options
+        if len(spelled) < len(given) + len(options):
+            continue
+        try:
+            torchs(name)(**spelled)
+        except TypeError:
+            continue
+        taken += 1
+        results = surface.flat(function(**spelled))
+        for ours, theirs in zip(results, expected, strict=True):
+            assert torch.equal(ours, theirs)
+    assert taken > 0
+
+
+def test_an_argument_by_two_of_its_names() -> None:
+    A = torch.eye(2)
+    both: list[dict[str, Any]] = [{"A": A, "input": A}, {"x": A, "input": A}]
+    for given in both:
+        with pytest.raises(TypeError, match="cholesky"):
+            LA.cholesky(**given)
+        with pytest.raises(TypeError, match="matrix_exp"):
+            LA.matrix_exp(**given)
+    with pytest.raises(TypeError, match="multiple values"):
+        LA.cholesky(A, input=A)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", surface.public())
