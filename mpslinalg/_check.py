@@ -80,7 +80,7 @@ def out_to_cast(given: Any, inputs: tuple[Tensor, ...], *dtypes: torch.dtype) ->
 
 
 def at_the_end(info: Tensor, check: Callable[[Tensor], None]) -> None:
-    """Look at info: now, or when the call that is being recorded, and each repeat, has launched."""
+    """Check a tensor: now, or when the call that is recorded, and each repeat, has launched."""
     if current.recording is not None:
         current.recording.checks.append((info, check))
     else:

@@ -300,11 +300,16 @@ def logspace(
     One thread an element, in fixed point of 64 bits. Where base is no positive finite number or
     the powers are complex, `torch.logspace` runs on the same device, in every mode.
     """
-    where = torch.empty(0, device=device) if out is None else out
-    if not _elementwise_route.kernels(where, _torch_lacks_dtype(out, dtype)):
+    wanted = dtype or (torch.get_default_dtype() if out is None else out.dtype)
+    # With memory, so that the call is recorded.
+    like = torch.empty(
+        1,
+        dtype=wanted if isinstance(wanted, torch.dtype) else None,
+        device=device if out is None else out.device,
+    )
+    if not _elementwise_route.kernels(like, _torch_lacks_dtype(out, dtype)):
         return _torchs_logspace(start, end, steps, base, out, dtype, layout, device, requires_grad)
     start, end = (x.item() if isinstance(x, Tensor) and x.dim() == 0 else x for x in (start, end))
-    wanted = dtype or (torch.get_default_dtype() if out is None else out.dtype)
     fits = out is None or (dtype in (None, out.dtype) and not requires_grad)
     if not (
         fits
@@ -312,8 +317,6 @@ def logspace(
         and (wanted.is_floating_point or not requires_grad)
     ):
         return _torchs_logspace(start, end, steps, base, out, dtype, layout, device, requires_grad)
-    # With memory, so that the call is recorded.
-    like = torch.empty(1, dtype=wanted, device=where.device)
     powers: Tensor = _elementwise_plan.logspace_op(like, start, end, steps, base)
     if out is not None:
         # As in torch: any shape that holds as many will do, and no warning tells of another size.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpslinalg import _op
 from mpslinalg._engines import Kernel, empty, kernel, scalar
-from mpslinalg._indexing_plan import MOVED, layout, moved
+from mpslinalg._indexing_plan import MOVED, dense, layout, moved
 
 # Threads, or elements, of one launch; larger tensors take several.
 MAX_THREADS = 2**31
@@ -21,18 +21,13 @@ GROUP = 256
 PER_THREAD = 8
 
 
-def _dense(x: Tensor) -> bool:
-    """Whether the elements of x fill their memory."""
-    return x.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(x)
-
-
 def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors of one shape for kernels that walk memory: of the same strides, without gaps."""
     tensors = tuple(t.resolve_neg() if t.is_neg() else t for t in tensors)
     first = tensors[0]
     if all(t.is_contiguous() for t in tensors):
         return tensors
-    if _dense(first) and all(t.stride() == first.stride() for t in tensors):
+    if dense(first) and all(t.stride() == first.stride() for t in tensors):
         return tensors
     strides = _result_strides(*tensors)
     return tuple(_with_strides(t, strides) for t in tensors)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpslinalg import _check, _indexing_plan, _op, _out, _route
+from mpslinalg._repeat import repeated
 from mpslinalg._shards import counted_by_parts, is_distributed, over_batches
 
 COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -186,6 +187,13 @@ def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
             torch.take(input, index) if out is None else torch.take(input, index, out=out)
         )
         return result
+    if out is None:
+        result = _repeated_take(input, index)
+        return result
+    return _taken(input, index, out)
+
+
+def _taken(input: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     _check.same_device("take", self=input, index=index, out=out)
     if not (indexable(input, index) and _check.out(out, (input,), input.dtype)):
         refused: Tensor = _check.refuse(torch.take, input, _long(index), out=out)
@@ -193,6 +201,9 @@ def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     _check_apart(out, input, index)
     result = _take(input, index)
     return result if out is None else _out.write(result, out)
+
+
+_repeated_take = repeated(_taken, _taken)
 
 
 def puttable(input: Any, index: Any, source: Any, accumulate: Any) -> bool:
@@ -236,11 +247,19 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     if not _route.kernels_for_any_shape(input):
         result: Tensor = torch.put(input, _long(index), source, accumulate)
         return result
+    result = _repeated_put(input, index, source, accumulate)
+    return result
+
+
+def _put_into_copy(input: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:
     _check.same_device("put_", self=input, index=index, source=source)
     if not puttable(input, index, source, accumulate):
         refused: Tensor = _check.refuse(torch.put, input, _long(index), source, accumulate)
         return refused
     return _put(input, index, source, accumulate)
+
+
+_repeated_put = repeated(_put_into_copy, _put_into_copy)
 
 
 def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
@@ -259,6 +278,11 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
         return input.copy_(put(input, index, source, accumulate))
     if not _route.kernels_for_any_shape(input):
         return input.put_(_long(index), source, accumulate)
+    result: Tensor = _repeated_put_(input, index, source, accumulate)
+    return result
+
+
+def _put_in_place(input: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:
     _check.same_device("put_", self=input, index=index, source=source)
     if not puttable(input, index, source, accumulate):
         refused: Tensor = _check.refuse(_put_into_zeros, input, _long(index), source, accumulate)
@@ -268,8 +292,11 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
         return input.copy_(_put(input, index, source, accumulate))
     source = source.reshape(index.shape)
     _indexing_plan.put_into(input, index, source, accumulate, input.dim(), index.dim())
-    torch.autograd.graph.increment_version(input)
+    _check.at_the_end(input, torch.autograd.graph.increment_version)
     return input
+
+
+_repeated_put_ = repeated(_put_in_place, _put_in_place, in_place=True)
 
 
 def _put_into_zeros(input: Tensor, *args: Any) -> Tensor:
@@ -295,9 +322,10 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         RuntimeError: negative values, what is no vector, negative minlength.
         NotImplementedError: no integers.
 
-    Reads the device once, for the range of the values. Where it spans up to 2048 numbers,
-    threadgroups count in their own memory, runs of equal values at once, so that few different
-    values cost nothing; beyond, values are sorted. Weights are summed as by `put_`.
+    Reads the device once, for the largest value, and a second time if that is 4096 or more. Of
+    smaller ones, and where values span up to 4096 numbers, threadgroups count in their own memory,
+    runs of equal values at once, so that few different values cost nothing; beyond, values are
+    sorted. Weights are summed as by `put_`.
     """
     if is_distributed(input, weights):
         return counted_by_parts(bincount, input, weights, minlength)

@@ -10,19 +10,22 @@ import torch
 from torch import Tensor
 
 from mpslinalg import _check, _op, _route
-from mpslinalg._engines import ENGINES, empty, kernel, scalar
+from mpslinalg._engines import ENGINES, empty, kernel, scalar, sort
 from mpslinalg._repeat import repeated
 
 # Threads that share the indices of a tensor: enough to wait for memory together on a large GPU.
 THREADS = 1 << 17
 # Elements that 32 bits number, from 1.
 MAX_PUT = 2**32 - 1
-# Elements of a tensor whose numbers are sorted as int32, in half the passes.
-NARROW = 2**31
+# Threads of a launch, of which each copies an element.
+MAX_COPIED = 2**31
+# Elements of a tensor whose numbers are sorted as int32, in half the passes; one number more says
+# that an index is outside.
+NARROW = 2**31 - 1
 # Entries that one thread adds up, in the order of the index.
 RUN = 64
-# Bins whose counters fit into a quarter of a threadgroup's memory, so that a core runs several.
-BINS = 2048
+# Bins whose counters fit into half of a threadgroup's memory, so that a core runs two.
+BINS = 4096
 # Values that a threadgroup counts, and threadgroups at most: each writes a row of counts.
 COUNTED = 8192
 GROUPS = 512
@@ -130,9 +133,29 @@ def put(
     input: Tensor, index: Tensor, source: Tensor, accumulate: bool, sides: int, index_sides: int
 ) -> tuple[Tensor, Tensor]:
     """A copy of the input with elements of the source, and which of those were the last."""
-    result = input.resolve_conj().resolve_neg()
-    result = result.clone() if result is input else result
+    result = _copy(input)
     return result, put_into(result, index, source, accumulate, sides, index_sides)
+
+
+def _copy(input: Tensor) -> Tensor:
+    """A copy with torch's strides: by a launch that can be recorded if no memory is left out."""
+    plain = input.resolve_conj().resolve_neg()
+    if plain is not input:
+        return plain
+    count = input.numel()
+    if not 0 < count <= MAX_COPIED or not dense(input):
+        return input.clone()
+    copied = empty((count,), input, row_major=True)
+    elements = moved(input).as_strided((count,), (1,))
+    kernel("copy", "copy_strided", MOVED[input.element_size()][0])(
+        elements, moved(copied), 1, 1, count, 0, 0, 0, 1, threads=(count,), group=(256,)
+    )
+    return copied.as_strided(input.shape, input.stride())
+
+
+def dense(x: Tensor) -> bool:
+    """Whether the elements of x fill their memory."""
+    return x.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(x)
 
 
 def _put_into(
@@ -157,7 +180,7 @@ def _put_into(
     assert where is not None
     values = source.to(wide).resolve_conj().resolve_neg().contiguous()
     if accumulate:
-        _add(target, *_ascending(index, *sizes), values, where)
+        _add(target, index, values, where, *sizes)
     else:
         _replace(target, index, values, kept, where, *sizes)
     if target is not input:
@@ -165,7 +188,7 @@ def _put_into(
     return kept
 
 
-put_into = repeated(_put_into, _put_into)
+put_into = repeated(_put_into, _put_into, in_place=True)
 
 
 def _replace(
@@ -199,27 +222,28 @@ def _replace(
     _check.at_the_end(outside, partial(raise_outside, length=length))
 
 
-def _ascending(index: Tensor, batch: int, length: int, count: int) -> tuple[Tensor, Tensor]:
-    """The indices, counted in the whole batch, and where each was, equal ones in order."""
-    index, kind = _index(index)
-    dtype, key = (torch.int32, "int") if batch * length <= NARROW else (torch.int64, "long")
-    keys = empty((batch * count,), index, dtype)
+def _add(
+    target: Tensor,
+    index: Tensor,
+    values: Tensor,
+    where: tuple[int, ...],
+    batch: int,
+    length: int,
+    count: int,
+) -> None:
+    """target[index[i]] += values[i], by partial sums of partial sums."""
+    index, index_kind = _index(index)
+    elements = batch * length
+    dtype, key = (torch.int32, "int") if elements <= NARROW else (torch.int64, "long")
+    unsorted, keys = (empty((batch * count,), index, dtype) for _ in range(2))
+    order = empty((batch * count,), index, torch.int64)
     threads = min(count, THREADS)
     outside = empty((batch, threads, 2), index, torch.int32, row_major=True)
-    kernel("indexing", "indexing_keys", kind, key)(
-        index, keys, outside, length, count, threads=(threads, batch), group=(256, 1)
+    kernel("indexing", "indexing_keys", index_kind, key)(
+        index, unsorted, outside, length, count, elements, threads=(threads, batch), group=(256, 1)
     )
-    raise_outside(outside, length)
-    ascending, order = torch.sort(keys, stable=True)
-    return ascending, order
-
-
-def _add(
-    target: Tensor, keys: Tensor, order: Tensor, values: Tensor, where: tuple[int, ...]
-) -> None:
-    """target[keys[i]] += values[order[i]], by partial sums of partial sums."""
+    sort(unsorted, keys, order)
     kind = _ADDED.get(target.dtype) or scalar(target.dtype)
-    key = "int" if keys.dtype == torch.int32 else "long"
     ordered = True
     while True:
         count = keys.numel()
@@ -227,12 +251,13 @@ def _add(
         partial_values = empty((runs,), values)
         partial_keys = empty((runs,), keys)
         kernel("indexing", "indexing_add", kind, key, RUN, _sides(where))(
-            values, keys, order, target, partial_values, partial_keys, ordered, count, *where,
-            threads=(runs,), group=(256,),
+            values, keys, order, target, partial_values, partial_keys, ordered, count, elements,
+            *where, threads=(runs,), group=(256,),
         )  # fmt: skip
         if runs == 1:
-            return
+            break
         values, keys, ordered = partial_values, partial_keys, False
+    _check.at_the_end(outside, partial(raise_outside, length=length))
 
 
 def _kept(input: Tensor, index: Tensor, accumulate: bool) -> Tensor:
@@ -251,32 +276,60 @@ def bincount(input: Tensor, weights: Tensor | None, minlength: int) -> Tensor:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if input.numel() == 0:
         return torch.zeros(minlength, dtype=torch.int64, device=input.device)
-    low, high = torch.stack((input.min(), input.max())).tolist()
-    if low < 0:
+    values = (input if input.dtype in (torch.int32, torch.int64) else input.int()).contiguous()
+    counts: Tensor
+    counts, largest = _counts(values)
+    high, low = int(largest.item()), 0
+    if high > BINS:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if high == BINS:
+        low, high = torch.stack((input.min(), input.max())).tolist()
     bins, span = max(high + 1, minlength), high - low + 1
     if weights is not None:
         sums = torch.zeros(bins, dtype=weights.dtype, device=input.device)
         put_into(sums, input.long(), weights, True, 1, 1)
         return sums
-    values = (input if input.dtype in (torch.int32, torch.int64) else input.int()).contiguous()
-    kind = "int" if values.dtype == torch.int32 else "long"
+    if bins <= BINS:
+        counts.resize_(bins)
+    elif span <= BINS:
+        counts, _ = _count(values, low, span, bins)
+    else:
+        counts = _counts_of_many(values, bins)
+    return counts
+
+
+def _counts_of_many(values: Tensor, bins: int) -> Tensor:
     counts = empty((bins,), values, torch.int64)
-    if span > BINS:
-        ascending = torch.sort(values)[0]
-        kernel("indexing", "indexing_runs", kind)(
-            ascending, counts, values.numel(), threads=(bins,), group=(256,)
-        )
-        return counts
-    groups = min(-(-values.numel() // COUNTED), GROUPS)
-    rows = empty((groups, span), values, torch.int32, row_major=True)
-    kernel("indexing", "indexing_count", kind, BINS)(
-        values, rows, low, span, values.numel(), threads=(256 * groups,), group=(256,)
-    )
-    kernel("indexing", "indexing_total", "int")(
-        rows, counts, low, span, groups, threads=(bins,), group=(256,)
+    kernel("indexing", "indexing_runs", "int" if values.dtype == torch.int32 else "long")(
+        torch.sort(values)[0], counts, values.numel(), threads=(bins,), group=(256,)
     )
     return counts
+
+
+def _count(values: Tensor, low: int, span: int, bins: int) -> tuple[Tensor, Tensor]:
+    """How often 0, 1, ..., bins - 1 occur among low, ..., low + span - 1, and the largest value.
+
+    That is less low; span where it is outside, span + 1 where a value is less than low.
+    """
+    groups = min(-(-values.numel() // COUNTED), GROUPS)
+    rows = empty((groups, span + 1), values, torch.int32, row_major=True)
+    kernel("indexing", "indexing_count", "int" if values.dtype == torch.int32 else "long", BINS)(
+        values, rows, low, span, values.numel(), threads=(256 * groups,), group=(256,)
+    )
+    counts = empty((bins,), values, torch.int64)
+    largest = empty((1,), values, torch.int32)
+    kernel("indexing", "indexing_total", "int")(
+        rows, counts, largest, low, span, groups, bins, threads=(bins + 1,), group=(256,)
+    )
+    return counts, largest
+
+
+def _counts_of_few(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Counts of the numbers below BINS, and the largest value as `_count` has it."""
+    return _count(values, 0, BINS, BINS)
+
+
+_counts = repeated(_counts_of_few, _counts_of_few)
 
 
 def _bincount_fake(input: Tensor, weights: Tensor | None, minlength: int) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._pytree import tree_map_only
 
 from mpslinalg import _route
 from mpslinalg._engines import ENGINES, checking
@@ -16,7 +17,10 @@ from mpslinalg._shards import by_batch
 
 # Kinds of arguments that a function remembers; each takes some 2 kB.
 MAX_PROGRAMS = 1024
-_UNSEEN = object()
+# Bytes of arguments that share memory up to which they are copied to record a call: beyond, the
+# host's time is little beside the device's.
+MAX_COPIED = 2**28
+_UNSEEN, _SEEN = object(), object()
 P = ParamSpec("P")
 R = TypeVar("R")
 _SCALARS = (bool, int, str, type(None), torch.dtype)
@@ -42,15 +46,32 @@ def _plain(tensor: Tensor) -> bool:
     )
 
 
-def repeated(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy in memory of its own, at the same strides."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    extent = 1 + sum((size - 1) * stride for size, stride in pairs)
+    return tensor.as_strided((extent,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def _copied(tensors: list[Tensor], *arguments: Any) -> tuple[list[Tensor], Any]:
+    """Copies of the tensors, and the arguments with these in their places."""
+    copies = [_copy(tensor) for tensor in tensors]
+    given = iter(copies)
+    return copies, tree_map_only(Tensor, lambda _: next(given), arguments)
+
+
+def repeated(
+    run: Callable[..., Any], otherwise: Callable[..., Any], in_place: bool = False
+) -> Callable[..., Any]:
     """`run` for plain tensors that nothing in torch watches, `otherwise` for others.
 
     What `run` does may depend on nothing but the kind of its arguments: shapes, strides, dtypes,
-    device, flags and the mode of `use`. Where all it does is to allocate and to launch, it is
-    recorded, and repeated from then on.
+    device, numbers, flags and the mode of `use`. Where all it does is to allocate and to launch, it
+    is recorded, and repeated from then on. If it works in place, tensors that share memory are
+    left to `otherwise`.
     """
     # None for a kind that has to run each time.
-    programs: dict[tuple[Any, ...], Program | None] = {}
+    programs: dict[tuple[Any, ...], Program | object | None] = {}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -63,12 +84,17 @@ def repeated(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable
             )
         tensors: list[Tensor] = []
         kind: list[Any] = [_route.mode.name, *kwargs]
+        fractions = False
         for arg in (*args, *kwargs.values()) if kwargs else args:
             if type(arg) is Tensor and _plain(arg):
                 tensors.append(arg)
                 kind += (arg.shape, arg.stride(), arg.dtype)
             elif isinstance(arg, _SCALARS):
                 kind += (type(arg), arg)
+            elif isinstance(arg, float):
+                # Zeros of both signs are equal, and NaN is not.
+                kind += (type(arg), arg.hex())
+                fractions = True
             else:
                 return otherwise(*args, **kwargs)
         if not tensors or torch._C._len_torch_dispatch_stack() != 0 or tracked(*tensors):
@@ -80,19 +106,34 @@ def repeated(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable
                 return otherwise(*args, **kwargs)
         if engine is None or checking(device):
             return otherwise(*args, **kwargs)
+        if in_place and not apart(tensors):
+            return otherwise(*args, **kwargs)
         key = (engine, device, *kind)
         program = programs.get(key, _UNSEEN)
         if isinstance(program, Program):
             return program.run(tensors, device)
-        if program is None or not apart(tensors):
+        if program is None or any(tensor.numel() == 0 for tensor in tensors):
             return run(*args, **kwargs)
         if len(programs) == MAX_PROGRAMS:
             programs.clear()
-        with record(tensors) as recording:
-            result = run(*args, **kwargs)
-        programs[key] = recording.program(result, engine)
-        recording.finish()
-        return result
+        if fractions and program is _UNSEEN:
+            # Most that change from call to call never come again, and a record takes time to make.
+            programs[key] = _SEEN
+            return run(*args, **kwargs)
+        if apart(tensors):
+            with record(tensors) as recording:
+                result = run(*args, **kwargs)
+            programs[key] = recording.program(result, engine)
+            recording.finish()
+            return result
+        if sum(tensor.nbytes for tensor in tensors) > MAX_COPIED:
+            return run(*args, **kwargs)
+        # A record knows its arguments by their memory.
+        copies, (own_args, own_kwargs) = _copied(tensors, args, kwargs)
+        with record(copies) as recording:
+            result = run(*own_args, **own_kwargs)
+        programs[key] = program = recording.program(result, engine)
+        return run(*args, **kwargs) if program is None else program.run(tensors, device)
 
     return call
 

@@ -9,3 +9,6 @@ inline void add(threadgroup atomic_uint* counter, uint count) {
 inline uint counted(threadgroup atomic_uint* counter) {
   return atomic_load_explicit(counter, memory_order_relaxed);
 }
+inline void raise(threadgroup atomic_uint* counter, uint least) {
+  atomic_fetch_max_explicit(counter, least, memory_order_relaxed);
+}

@@ -90,7 +90,8 @@ kernel void indexing_take(
   note(outside + 2ul * (ulong(place.y) * threads.x + place.x), bad);
 }
 
-// keys[i] := index[i], counted in the whole batch. A thread takes every threads.x-th of its batch.
+// keys[i] := index[i], counted in the whole batch, or `elements` where that is outside. A thread
+// takes every threads.x-th of its batch.
 template <typename I, typename K>
 kernel void indexing_keys(
     device const I* index [[buffer(0)]],
@@ -98,12 +99,16 @@ kernel void indexing_keys(
     device int* outside [[buffer(2)]],
     constant long& length [[buffer(3)]],
     constant long& count [[buffer(4)]],
+    constant long& elements [[buffer(5)]],
     uint2 place [[thread_position_in_grid]],
     uint2 threads [[threads_per_grid]]) {
   const ulong first = ulong(place.y) * ulong(count), before = ulong(place.y) * ulong(length);
   long bad = 0l;
   for (ulong i = place.x; i < ulong(count); i += threads.x) {
-    keys[first + i] = K(before + wrapped(long(index[first + i]), length, bad));
+    long own_bad = 0l;
+    const ulong element = before + wrapped(long(index[first + i]), length, own_bad);
+    keys[first + i] = own_bad == 0l ? K(element) : K(elements);
+    if (bad == 0l) bad = own_bad;
   }
   note(outside + 2ul * (ulong(place.y) * threads.x + place.x), bad);
 }
@@ -215,7 +220,8 @@ kernel void indexing_put(
 // result[keys[i]] += values[i] for ascending keys; a thread sums RUN entries. A key ends in one run
 // only, and there the result gets what the run has of it. The sum of a run's last key, which may go
 // on, is entry id of the partial sums, ascending again, or goes to the result if the run is the
-// only one. If `ordered`, entry i has the value order[i].
+// only one. If `ordered`, entry i has the value order[i]. An index outside is the last of all keys,
+// and then the result gets nothing.
 template <typename T, typename K, int RUN, int SIDES>
 kernel void indexing_add(
     device const T* values [[buffer(0)]],
@@ -226,16 +232,18 @@ kernel void indexing_add(
     device K* partial_keys [[buffer(5)]],
     constant uint& ordered [[buffer(6)]],
     constant long& count [[buffer(7)]],
-    constant long& size1 [[buffer(8)]],
-    constant long& size2 [[buffer(9)]],
-    constant long& size3 [[buffer(10)]],
-    constant long& stride0 [[buffer(11)]],
-    constant long& stride1 [[buffer(12)]],
-    constant long& stride2 [[buffer(13)]],
-    constant long& stride3 [[buffer(14)]],
+    constant long& elements [[buffer(8)]],
+    constant long& size1 [[buffer(9)]],
+    constant long& size2 [[buffer(10)]],
+    constant long& size3 [[buffer(11)]],
+    constant long& stride0 [[buffer(12)]],
+    constant long& stride1 [[buffer(13)]],
+    constant long& stride2 [[buffer(14)]],
+    constant long& stride3 [[buffer(15)]],
     uint id [[thread_position_in_grid]],
     uint threads [[threads_per_grid]]) {
   const Sides at = {size1, size2, size3, stride0, stride1, stride2, stride3};
+  const bool refused = long(keys[count - 1l]) == elements;
   const ulong begin = ulong(id) * ulong(RUN);
   const ulong end = min(begin + ulong(RUN), ulong(count));
   K key = keys[begin];
@@ -243,7 +251,7 @@ kernel void indexing_add(
   for (ulong i = begin; i < end; ++i) {
     if (keys[i] != key) {
       const ulong place = offset_of<SIDES>(at, ulong(key));
-      result[place] = result[place] + sum;
+      if (!refused) result[place] = result[place] + sum;
       key = keys[i];
       sum = zero<T>();
     }
@@ -251,7 +259,7 @@ kernel void indexing_add(
   }
   if (threads == 1u) {
     const ulong place = offset_of<SIDES>(at, ulong(key));
-    result[place] = result[place] + sum;
+    if (!refused) result[place] = result[place] + sum;
   } else {
     partial_keys[id] = key;
     partial_values[id] = sum;
@@ -259,7 +267,8 @@ kernel void indexing_add(
 }
 
 // Counts of low, low + 1, ..., less than low + span. A threadgroup takes every groups-th piece of
-// the input and writes its counts to the row `group`.
+// the input and writes its counts to the row `group`, and behind them the largest value it met,
+// less low: span for all larger ones, span + 1 where one was less than low.
 // Threads count equal values in a row before they meet others at a counter.
 template <typename I, int BINS>
 [[max_total_threads_per_threadgroup(256)]] kernel void indexing_count(
@@ -271,43 +280,57 @@ template <typename I, int BINS>
     uint group [[threadgroup_position_in_grid]],
     uint groups [[threadgroups_per_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
-  THREADGROUP_ARRAY(atomic_uint, bins, BINS);
-  for (uint bin = tid; bin < span; bin += 256u) clear(bins + bin);
+  THREADGROUP_ARRAY(atomic_uint, bins, BINS + 1);
+  for (uint bin = tid; bin <= span; bin += 256u) clear(bins + bin);
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  uint bin = 0u, equal = 0u;
+  uint bin = 0u, equal = 0u, largest = 0u;
   for (ulong i = ulong(group) * 256ul + tid; i < ulong(count); i += ulong(groups) * 256ul) {
-    const uint own = uint(long(input[i]) - low);
+    const long value = long(input[i]);
+    uint own = span + 1u;
+    if (value >= low) own = value - low < long(span) ? uint(value - low) : span;
     if (own != bin) {
-      if (equal != 0u) add(bins + bin, equal);
+      if (equal != 0u && bin < span) add(bins + bin, equal);
+      largest = max(largest, own);
       bin = own;
       equal = 0u;
     }
     equal += 1u;
   }
-  if (equal != 0u) add(bins + bin, equal);
+  if (equal != 0u && bin < span) add(bins + bin, equal);
+  raise(bins + span, largest);
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  for (uint own = tid; own < span; own += 256u) {
-    counts[ulong(group) * span + own] = as_type<int>(counted(bins + own));
+  for (uint own = tid; own <= span; own += 256u) {
+    counts[ulong(group) * (span + 1u) + own] = as_type<int>(counted(bins + own));
   }
 }
 
-// result[k] := the sum over the rows of counts of k - low; one thread a bin.
+// result[k] := the sum over the rows of counts of k - low; one thread a bin, and one for the
+// largest value of all rows, less low.
 template <typename I>
 kernel void indexing_total(
     device const I* counts [[buffer(0)]],
     device long* result [[buffer(1)]],
-    constant long& low [[buffer(2)]],
-    constant uint& span [[buffer(3)]],
-    constant uint& rows [[buffer(4)]],
+    device int* largest [[buffer(2)]],
+    constant long& low [[buffer(3)]],
+    constant uint& span [[buffer(4)]],
+    constant uint& rows [[buffer(5)]],
+    constant uint& bins [[buffer(6)]],
     uint bin [[thread_position_in_grid]]) {
-  const long column = long(bin) - low;
+  const long column = bin < bins ? long(bin) - low : long(span);
+  const bool of_bin = column >= 0l && column < long(span);
   long sum = 0l;
-  if (column >= 0l && column < long(span)) {
-    for (uint row = 0u; row < rows; ++row) sum += long(counts[ulong(row) * span + ulong(column)]);
+  int most = 0;
+  if (of_bin || bin == bins) {
+    for (uint row = 0u; row < rows; ++row) {
+      const int found = int(counts[ulong(row) * (span + 1u) + ulong(column)]);
+      sum += long(found);
+      most = max(most, found);
+    }
   }
-  result[bin] = sum;
+  if (bin < bins) result[bin] = sum;
+  if (bin == bins) largest[0] = most;
 }
 
 // The number of entries less than a value in ascending order.

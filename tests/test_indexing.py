@@ -247,7 +247,7 @@ def test_which(device: str) -> None:
     assert LA.which("take", A.to(device), FIRST).endswith("indexing_take")
     assert LA.which("put_", A.to(device), FIRST, A).endswith("indexing_claim, indexing_put")
     assert LA.which("put", A.to(device), FIRST, A, True).endswith("torch's sort, indexing_add")
-    assert "indexing_count up to 2048" in LA.which("bincount", FIRST.to(device))
+    assert "indexing_count up to 4096" in LA.which("bincount", FIRST.to(device))
     with LA.use("torch"):
         assert LA.which("take", A, FIRST) == "take: torch on cpu: use('torch')"
     with LA.use("auto"):

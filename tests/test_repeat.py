@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import _indexing_plan, _inverse_plan, _triangular_plan, testing
-from mpslinalg._engines import graph
+from mpslinalg import _inverse_plan, _triangular_plan, testing
+from mpslinalg._engines import Kernel, graph
 from mpslinalg._engines.program import Program
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -83,18 +83,139 @@ def test_a_second_call_repeats_the_first(device: str) -> None:
     assert len(programs(LA.inv)) == before + 1
 
 
-def test_elementwise_calls_and_put_are_repeated(device: str) -> None:
-    x, n = draw(3, 5).to(device), draw(3, 5, seed=1).to(device)
-    at = torch.arange(15, device=device).view(3, 5)
-    cases: list[tuple[Any, Callable[[], Tensor]]] = [
-        (LA.lt, lambda: LA.lt(x, n)),
-        (LA.heaviside, lambda: LA.heaviside(x, n)),
-        (LA.special.legendre_polynomial_p, lambda: LA.special.legendre_polynomial_p(x, n)),
-        (_indexing_plan.put_into, lambda: LA.put_(x, at, n)),
-    ]
-    for function, call in cases:
-        call()
-        assert programs(function)[-1] is not None
+N = 16
+MATRICES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "lu_factor": lambda A, B: LA.lu_factor(A),
+    "inv": lambda A, B: LA.inv(A),
+    "det": lambda A, B: LA.det(A),
+    "solve, k=1": lambda A, B: LA.solve(A, B[..., :1]),
+    "solve, k=n": lambda A, B: LA.solve(A, B),
+    "cholesky": lambda A, B: LA.cholesky(A),
+    "cholesky_solve, k=1": lambda A, B: LA.cholesky_solve(B[..., :1], A),
+    "cholesky_solve, k=8": lambda A, B: LA.cholesky_solve(B[..., :8], A),
+    "solve_triangular": lambda A, B: LA.solve_triangular(A, B, upper=True),
+}
+ELEMENTS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "frexp": lambda x, y, at: LA.frexp(x),
+    "heaviside": lambda x, y, at: LA.heaviside(x, y),
+    "lt": lambda x, y, at: LA.lt(x, y),
+    "eq, a number": lambda x, y, at: LA.eq(x, 1),
+    "ge, a fraction": lambda x, y, at: LA.ge(x, 0.5),
+    "ne, parts of a tensor": lambda x, y, at: LA.ne(*at.view(2, -1).unbind()),
+    "le, with itself": lambda x, y, at: LA.le(at, at),
+    "logspace": lambda x, y, at: LA.logspace(0, 2.5, 9, device=x.device),
+    "legendre": lambda x, y, at: LA.special.legendre_polynomial_p(x, y),
+    "take": lambda x, y, at: LA.take(x, at),
+    "put": lambda x, y, at: LA.put(x, at, y),
+    "put, sums": lambda x, y, at: LA.put(x, at, y, True),
+    "put_": lambda x, y, at: LA.put_(x.clone(), at, y),
+    "put_, sums": lambda x, y, at: LA.put_(x.clone(), at, y, True),
+    "put_, rows": lambda x, y, at: LA.put_(x.clone().mT, at, y.mT),
+    "bincount": lambda x, y, at: LA.bincount(at.flatten()),
+}
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often records ran, and kernels outside of them."""
+    found = {"records": 0, "launches": 0}
+
+    def counted(call: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            found[what] += 1
+            return call(*args, **kwargs)
+
+        return run
+
+    monkeypatch.setattr(Program, "run", counted(Program.run, "records"))
+    monkeypatch.setattr(Kernel, "__call__", counted(Kernel.__call__, "launches"))
+    return found
+
+
+def assert_repeated(call: Callable[[], Any], counts: dict[str, int]) -> None:
+    """That a call, made before, is one record and nothing else, and gives the same."""
+    results = [call() for _ in range(2)]
+    counts.update(records=0, launches=0)
+    results.append(call())
+    assert counts == {"records": 1, "launches": 0}
+    for first, *others in zip(*(r if isinstance(r, tuple) else (r,) for r in results), strict=True):
+        for other in others:
+            assert torch.equal(first, other)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_calls_of_matrices_are_repeated(name: str, counts: dict[str, int], device: str) -> None:
+    A, B = draw(2, N, N).to(device), draw(2, N, N, seed=1).to(device)
+    A = A @ A.mT + N * torch.eye(N, device=device)
+    assert_repeated(lambda: MATRICES[name](A, B), counts)
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_calls_of_elements_are_repeated(name: str, counts: dict[str, int], device: str) -> None:
+    x, y = draw(4, 5).to(device), draw(4, 5, seed=1).to(device)
+    at = torch.arange(20, device=device).view(4, 5)
+    assert_repeated(lambda: ELEMENTS[name](x, y, at), counts)
+
+
+def test_fractions_are_kinds(device: str) -> None:
+    x = torch.tensor([0.5, -0.0, torch.nan], device=device)
+    for _ in range(3):
+        for number in (0.5, 1.5, 0.0, -0.0, float("nan"), 0.5):
+            assert torch.equal(LA.eq(x, number), torch.eq(x, number))
+        for end in (1.0, 2.0):
+            powers = LA.logspace(0.0, end, 3, device=device)
+            torch.testing.assert_close(powers, torch.logspace(0.0, end, 3, device=device))
+
+
+def test_a_fraction_that_does_not_come_again_is_not_recorded(device: str) -> None:
+    x = draw(2, 3, 7).to(device)
+    for i in range(5):
+        LA.lt(x, i + 0.25)
+    assert not any(isinstance(p, Program) for p in programs(LA.lt)[-5:])
+
+
+def test_parts_of_one_tensor(device: str) -> None:
+    both = torch.arange(24, device=device).view(2, 12)
+    for _ in range(3):
+        both = both.flip(0)
+        whole = both.expand(3, 2, 12)
+        assert torch.equal(LA.lt(*both), both[0] < both[1])
+        assert torch.equal(LA.lt(both[:, :9], both[:, 3:]), both[:, :9] < both[:, 3:])
+        assert torch.equal(LA.gt(whole[:, 0], whole[:, 1]), whole[:, 0] > whole[:, 1])
+
+
+def test_put_of_parts_of_one_tensor(device: str) -> None:
+    at = torch.tensor([3, 0], device=device)
+    for accumulate in (False, True):
+        for step in range(3):
+            both = torch.arange(8.0, device=device).view(2, 4) + step
+            expected = both.clone()
+            expected[0].put_(at, both[1, :2].clone(), accumulate)
+            assert LA.put_(both[0], at, both[1, :2], accumulate).data_ptr() == both.data_ptr()
+            assert torch.equal(both, expected)
+            version = both._version
+            LA.put_(both, at, expected[0, :2], accumulate)
+            assert both._version > version
+            with pytest.raises(RuntimeError, match="memory"):
+                LA.put_(both[0], at, both[0, 1:3], accumulate)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_an_index_outside_is_found_when_repeated(accumulate: bool, device: str) -> None:
+    A, B = draw(12).to(device), draw(3, seed=1).to(device)
+    at = torch.tensor([2, -12, 5], device=device)
+    for _ in range(2):
+        LA.take(A, at)
+        LA.put_(A, at, B, accumulate)
+    at[1] = 12
+    before = A.clone()
+    for _ in range(2):
+        with pytest.raises(IndexError, match="index 12 on"):
+            LA.take(A, at)
+        for function in (LA.put, LA.put_):
+            with pytest.raises(IndexError, match="index 12 on"):
+                function(A, at, B, accumulate)
+    assert torch.equal(A, before)
 
 
 def test_strides_and_flags_are_kinds(device: str) -> None:

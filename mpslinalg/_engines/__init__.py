@@ -11,6 +11,7 @@ import torch
 from . import cpu, cuda, metal, program, source
 from .engine import Argument, Engine, Launcher
 from .gemm import gemm
+from .sort import sort
 from .source import Buffer, ShaderError
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "launched",
     "scalar",
     "side_by_side",
+    "sort",
     "strides",
 ]
 

@@ -137,8 +137,12 @@ def test_an_index_outside(dtype: torch.dtype, index: int, device: str) -> None:
     words = f"out of range: tried to access index {index} on a tensor of 20 elements."
     with pytest.raises(IndexError, match=words):
         _indexing_plan.take(A, at, 1, 1)
-    with pytest.raises(IndexError, match=words):
-        _indexing_plan.put_into(A, at, A[:3].clone(), False, 1, 1)
+    for accumulate in (False, True):
+        # With sums of sums, too.
+        for several in (at, at.repeat(RUN)):
+            B = on(device, numbers(torch.float32, several.numel()))
+            with pytest.raises(IndexError, match=words):
+                _indexing_plan.put_into(A, several, B, accumulate, 1, 1)
     assert torch.equal(A, before)
 
 
@@ -178,12 +182,24 @@ def test_bincount(count: int, low: int, dtype: torch.dtype, device: str) -> None
     assert np.array_equal(counts.cpu().numpy(), expected)
 
 
+@pytest.mark.parametrize("low", [0, 3])
 @pytest.mark.parametrize("span", [_indexing_plan.BINS, _indexing_plan.BINS + 1])
 @pytest.mark.parametrize("dtype", _indexing.INDICES, ids=name)
-def test_many_bins(dtype: torch.dtype, span: int, device: str) -> None:
-    values = torch.cat((torch.tensor([3, 3 + span - 1]), indices(100, 500) + 103)).to(dtype)
-    counts = _indexing_plan.bincount(on(device, values), None, 0)
-    assert np.array_equal(counts.cpu().numpy(), np.bincount(values.numpy()))
+def test_many_bins(dtype: torch.dtype, span: int, low: int, device: str) -> None:
+    values = torch.cat((torch.tensor([low, low + span - 1]), indices(100, 500) + 103)).to(dtype)
+    for minlength in (0, _indexing_plan.BINS + 5):
+        counts = _indexing_plan.bincount(on(device, values), None, minlength)
+        expected = np.bincount(values.numpy(), minlength=minlength)
+        assert np.array_equal(counts.cpu().numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", _indexing.INDICES, ids=name)
+def test_a_negative_value(dtype: torch.dtype, device: str) -> None:
+    for others in (0, 2 * _indexing_plan.BINS, 2**31 - 1):
+        values = torch.full((300,), others, dtype=dtype)
+        values[270] = -1
+        with pytest.raises(RuntimeError, match="non-negative"):
+            _indexing_plan.bincount(on(device, values), None, 5)
 
 
 def test_launches_as_metal_takes_them(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
