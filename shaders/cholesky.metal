@@ -672,6 +672,353 @@ template <typename T, int WIDTH>
   }
 }
 
+// Larger matrices are factored in panels of SIDE columns and tiles of SIDE x SIDE, a launch a panel.
+// A panel's group of TILE_THREADS has two tiles of it, the diagonal one and one below, a row in
+// PARTS threads; STEP columns at a time belong to one part, the next ones to the next part.
+constexpr constant uint TILE_THREADS = 256;
+template <typename T> inline constexpr uint side() { return sizeof(T) > 8 ? 32 : 64; }
+template <typename T> inline constexpr int step_width() { return sizeof(T) > 4 ? 4 : 8; }
+template <typename T> inline constexpr uint parts() { return TILE_THREADS / (2 * side<T>()); }
+template <typename T> inline constexpr int own_columns() { return int(side<T>() / parts<T>()); }
+// Entries of threadgroup memory that take columns of finished panels on their way in.
+template <typename T> inline constexpr uint staged() { return 16384 / sizeof(T); }
+
+// Column c of a thread's own, counted from the first of its part.
+template <typename T> inline constexpr int own_column(int c) {
+  return c / step_width<T>() * step_width<T>() * int(parts<T>()) + c % step_width<T>();
+}
+
+// a -= x y^H for the finished columns before .. first of L: x is the thread's row of them, which
+// is there if `owns`, y their rows from `first` on.
+template <typename T>
+inline void subtract_panel(
+    thread T (&a)[own_columns<T>()],
+    device const T* matrix,
+    uint n,
+    uint before,
+    uint first,
+    uint row,
+    bool owns,
+    uint part,
+    threadgroup T* stage,
+    uint tid) {
+  constexpr uint SIDE = side<T>();
+  constexpr uint DEPTH = staged<T>() / SIDE < SIDE ? staged<T>() / SIDE : SIDE;
+  constexpr int AT_ONCE = step_width<T>();
+  threadgroup const T* own = stage + part * uint(AT_ONCE);
+  for (uint done = before; done < first; done += DEPTH) {
+    device const T* from = matrix + ulong(done) * n;
+#pragma unroll
+    for (uint load = 0; load < SIDE * DEPTH / TILE_THREADS; ++load) {
+      const uint e = tid + load * TILE_THREADS;
+      const uint j = first + e % SIDE;
+      stage[e] = j < n ? conj(from[ulong(e / SIDE) * n + j]) : zero<T>();
+    }
+    from += row;
+    T x[AT_ONCE];
+#pragma unroll
+    for (int e = 0; e < AT_ONCE; ++e) x[e] = owns ? from[ulong(e) * n] : zero<T>();
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(1)
+    for (uint k = 0; k < DEPTH; k += uint(AT_ONCE)) {
+      T next[AT_ONCE];
+      from += ulong(AT_ONCE) * n;
+      const bool more = owns && k + uint(AT_ONCE) < DEPTH;
+#pragma unroll
+      for (int e = 0; e < AT_ONCE; ++e) next[e] = more ? from[ulong(e) * n] : zero<T>();
+#pragma unroll
+      for (int e = 0; e < AT_ONCE; ++e) {
+        threadgroup const T* y = own + (k + uint(e)) * SIDE;
+#pragma unroll
+        for (int c = 0; c < own_columns<T>(); ++c) {
+          a[c] = mul_sub(a[c], x[e], y[own_column<T>(c)]);
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < AT_ONCE; ++e) x[e] = next[e];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// The first N entries of a thread's row := those of L, where `corner`, by rows, is what is left of
+// the N x N block on the diagonal: every thread factors it for itself, so that none waits for
+// another. `place` counts the row from the block's first. Returns as `factor`.
+template <typename T, int N, int COLUMNS>
+inline int solve_corner(
+    thread T (&x)[N], thread const T (&a)[COLUMNS], threadgroup const T* corner, uint place) {
+  T l[N][N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    x[i] = a[i];
+#pragma unroll
+    for (int j = 0; j <= i; ++j) l[i][j] = corner[i * N + j];
+  }
+  int failed = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const real_t<T> pivot = real_part(l[k][k]);
+    const real_t<T> inverse = inverse_root(pivot);
+    failed = !(inverse < real_t<T>(INFINITY)) && failed == 0 ? k + 1 : failed;
+#pragma unroll
+    for (int i = k + 1; i < N; ++i) l[i][k] = times(l[i][k], inverse);
+#pragma unroll
+    for (int j = k + 1; j < N; ++j) {
+#pragma unroll
+      for (int i = j; i < N; ++i) l[i][j] = mul_sub(l[i][j], l[i][k], conj(l[j][k]));
+    }
+    const T own = times(x[k], inverse);
+#pragma unroll
+    for (int j = k + 1; j < N; ++j) x[j] = mul_sub(x[j], own, conj(l[j][k]));
+    x[k] = uint(k) == place ? from_real<T>(sqrt(pivot)) : own;
+  }
+  return failed;
+}
+
+// The group of tile row `tile` of the panel from `first` on: it subtracts the panel from `before`
+// on, if that is another, and factors. Tile row 0 leaves the block on the diagonal in `diagonal`,
+// since all others read what stood in its place. Returns as `factor`.
+template <typename T>
+inline int factor_tiles(
+    device T* matrix,
+    device T* diagonal,
+    uint n,
+    uint before,
+    uint first,
+    uint tile,
+    threadgroup T* stage,
+    threadgroup int* first_failed,
+    uint tid) {
+  constexpr uint SIDE = side<T>();
+  constexpr int STEP = step_width<T>();
+  constexpr int COLUMNS = own_columns<T>();
+  const uint place = tid % (2 * SIDE);
+  const uint part = tid / (2 * SIDE);
+  const bool on_diagonal = place < SIDE;
+  const uint row = first + (on_diagonal ? place : tile * SIDE + place - SIDE);
+  const bool owns = row < n && (on_diagonal || tile > 0);
+  device T* panel = matrix + ulong(first) * n;
+  T a[COLUMNS];
+#pragma unroll
+  for (int c = 0; c < COLUMNS; ++c) {
+    const uint j = part * uint(STEP) + uint(own_column<T>(c));
+    // Beyond the last row the identity goes on.
+    a[c] = j == place ? one<T>() : zero<T>();
+    if (owns && j <= place) a[c] = panel[ulong(j) * n + row];
+  }
+  if (tid == 0) *first_failed = 0;
+  subtract_panel<T>(a, matrix, n, before, first, row, owns, part, stage, tid);
+  threadgroup T* rows = stage;
+  threadgroup T* corner = stage + 2 * SIDE * uint(STEP);
+  uint active = uint(COLUMNS);
+#pragma unroll(1)
+  for (uint top = 0; top < SIDE; top += uint(STEP)) {
+    const bool turn = top / uint(STEP) % parts<T>() == part;
+    if (turn && place - top < uint(STEP)) {
+#pragma unroll
+      for (int k = 0; k < STEP; ++k) corner[(place - top) * uint(STEP) + uint(k)] = a[k];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    T x[STEP];
+    if (turn) {
+      const int failed = solve_corner<T, STEP, COLUMNS>(x, a, corner, place - top);
+      if (place == 0 && failed != 0 && *first_failed == 0) *first_failed = int(top) + failed;
+#pragma unroll
+      for (int k = 0; k < STEP; ++k) rows[place * uint(STEP) + uint(k)] = x[k];
+      if (on_diagonal) {
+        if (tile == 0) {
+#pragma unroll
+          for (int k = 0; k < STEP; ++k) {
+            const uint j = top + uint(k);
+            diagonal[j * SIDE + place] = j <= place ? x[k] : zero<T>();
+          }
+        }
+      } else if (owns) {
+#pragma unroll
+        for (int k = 0; k < STEP; ++k) panel[ulong(top + uint(k)) * n + row] = x[k];
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (!turn) {
+#pragma unroll
+      for (int k = 0; k < STEP; ++k) x[k] = rows[place * uint(STEP) + uint(k)];
+    }
+    // A thread's next column is always its entry 0: what it has finished makes way.
+    if (turn) {
+      active -= uint(STEP);
+#pragma unroll
+      for (int c = STEP; c < COLUMNS; ++c) a[c - STEP] = a[c];
+    }
+    threadgroup const T* others =
+        rows + (uint(SIDE) - active * parts<T>() + part * uint(STEP)) * uint(STEP);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c += STEP) {
+      if (uint(c) < active) {
+#pragma unroll
+        for (int e = 0; e < STEP; ++e) {
+#pragma unroll
+          for (int k = 0; k < STEP; ++k) {
+            a[c + e] = mul_sub(a[c + e], x[k], conj(others[own_column<T>(c + e) * STEP + k]));
+          }
+        }
+      }
+    }
+  }
+  return *first_failed;
+}
+
+// Columns first .. first + depth of a tile's rows from `row` on, on their way to threadgroup memory.
+template <typename T> inline constexpr uint tile_depth() { return staged<T>() / 2 / side<T>(); }
+template <typename T> inline constexpr int tile_loads() {
+  return int(staged<T>() / 2 / TILE_THREADS);
+}
+
+template <typename T>
+inline void read_rows(
+    thread T (&entries)[tile_loads<T>()], device const T* from, uint row, uint n, uint tid) {
+#pragma unroll
+  for (int load = 0; load < tile_loads<T>(); ++load) {
+    const uint e = tid + uint(load) * TILE_THREADS;
+    const uint i = row + e % side<T>();
+    entries[load] = i < n ? from[ulong(e / side<T>()) * n + i] : zero<T>();
+  }
+}
+
+// The tile at (row, column) of what is left of A, on or below its diagonal, loses the products of
+// the panel's columns from `before` on. A lane has rows 32 apart, a simdgroup columns side by side.
+template <typename T>
+inline void update_tile(
+    device T* matrix,
+    uint n,
+    uint before,
+    uint row,
+    uint column,
+    threadgroup T* stage,
+    uint tid,
+    uint lane,
+    uint simd) {
+  constexpr uint SIDE = side<T>();
+  constexpr uint DEPTH = tile_depth<T>();
+  constexpr int ROWS = int(SIDE / 32);
+  constexpr int COLUMNS = int(SIDE / (TILE_THREADS / 32));
+  threadgroup T* left = stage;
+  threadgroup T* right = stage + DEPTH * SIDE;
+  const uint top = row + lane;
+  const uint begin = column + simd * uint(COLUMNS);
+  device T* tile = matrix + ulong(begin) * n + top;
+  device const T* from = matrix + ulong(before) * n;
+  T left_next[tile_loads<T>()];
+  T right_next[tile_loads<T>()];
+  read_rows<T>(left_next, from, row, n, tid);
+  read_rows<T>(right_next, from, column, n, tid);
+  T sum[ROWS][COLUMNS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const uint i = top + uint(r) * 32;
+      sum[r][c] = zero<T>();
+      if (i < n && begin + uint(c) <= i) sum[r][c] = tile[ulong(c) * n + uint(r) * 32];
+    }
+  }
+#pragma unroll(1)
+  for (uint done = 0; done < SIDE; done += DEPTH) {
+#pragma unroll
+    for (int load = 0; load < tile_loads<T>(); ++load) {
+      left[tid + uint(load) * TILE_THREADS] = left_next[load];
+      right[tid + uint(load) * TILE_THREADS] = conj(right_next[load]);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (done + DEPTH < SIDE) {
+      from += ulong(DEPTH) * n;
+      read_rows<T>(left_next, from, row, n, tid);
+      read_rows<T>(right_next, from, column, n, tid);
+    }
+#pragma unroll(4)
+    for (uint k = 0; k < DEPTH; ++k) {
+      threadgroup const T* a = left + k * SIDE + lane;
+      threadgroup const T* b = right + k * SIDE + simd * uint(COLUMNS);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const T x = a[r * 32];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) sum[r][c] = mul_sub(sum[r][c], x, b[c]);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const uint i = top + uint(r) * 32;
+      if (i < n && begin + uint(c) <= i) tile[ulong(c) * n + uint(r) * 32] = sum[r][c];
+    }
+  }
+}
+
+// One step: the groups (i, 0) factor tile row i of the panel that begins at `first`, less the one
+// from `before` on, if that is another; the groups (i, j), i >= j, subtract that from tile (i, j) of
+// what is left of A, whose lower triangle L holds. Blocks on the diagonal of the factor go to
+// `diagonal`, SIDE columns each. info, once set, stays.
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void cholesky_step(
+    device T* L [[buffer(0)]],
+    device T* diagonal [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& before [[buffer(4)]],
+    constant uint& first [[buffer(5)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  constexpr uint SIDE = side<T>();
+  THREADGROUP_ARRAY(T, stage, (staged<T>()));
+  THREADGROUP_ARRAY(int, first_failed, 1);
+  device T* matrix = L + ulong(group.z) * n * n;
+  if (group.y == 0) {
+    const uint blocks = (n + SIDE - 1) / SIDE;
+    const int failed = factor_tiles<T>(
+        matrix, diagonal + (ulong(group.z) * blocks * SIDE + first) * SIDE, n, before, first,
+        group.x, stage, first_failed, tid);
+    if (group.x == 0 && tid == 0) {
+      const int earlier = first == 0 ? 0 : info[group.z];
+      info[group.z] = earlier == 0 && failed != 0 ? int(first) + failed : earlier;
+    }
+  } else if (group.x >= group.y) {
+    update_tile<T>(
+        matrix, n, before, first + group.x * SIDE, first + group.y * SIDE, stage, tid, lane, simd);
+  }
+}
+
+// The blocks on the diagonal to their places, and zeros in the tiles that lie up to as many above
+// as there are groups (i, j): a group has tile (j - i, j).
+template <typename T>
+[[max_total_threads_per_threadgroup(256)]] kernel void cholesky_finish(
+    device T* L [[buffer(0)]],
+    device const T* diagonal [[buffer(1)]],
+    constant uint& n [[buffer(2)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  constexpr uint SIDE = side<T>();
+  const uint blocks = (n + SIDE - 1) / SIDE;
+  const uint column = group.y * SIDE;
+  if (group.x <= group.y) {
+    const uint row = column - group.x * SIDE;
+    device T* tile = L + (ulong(group.z) * n + column) * n + row;
+    device const T* from = diagonal + (ulong(group.z) * blocks * SIDE + column) * SIDE;
+#pragma unroll
+    for (uint e = tid; e < SIDE * SIDE; e += TILE_THREADS) {
+      const uint i = e % SIDE;
+      const uint j = e / SIDE;
+      if (row + i < n && column + j < n) {
+        tile[ulong(j) * n + i] = group.x == 0 ? from[e] : zero<T>();
+      }
+    }
+  }
+}
+
 // X := the lower triangle of A, conjugated or not, zero above its diagonal. A has any strides, X is
 // column-major; in tiles of 32 x 32 by 256 threads both are walked along memory.
 template <typename T>
