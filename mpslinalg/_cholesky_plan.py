@@ -26,7 +26,7 @@ BLOCK_BYTES = 128
 # Whether those matrices take cholesky_step.
 STEPS = True
 # Threads of its groups, and columns between two products of torch's.
-STEP_THREADS = 256
+STEP_THREADS = 512
 STRIP = 4096
 # Rows below a panel that one threadgroup solves.
 BELOW = 128
@@ -123,9 +123,9 @@ def _factor_in_steps(A: Tensor, info: Tensor) -> None:
         end = min(begin + STRIP, n)
         for first in range(begin, end, side):
             rows = tiles - first // side
-            columns = 1 if first == begin else -(-(end - first) // side)
+            columns = 1 if first == begin else 1 + -(-(end - first - side) // (2 * side))
             step(
-                A, diagonal, info, n, max(first - side, begin), first,
+                A, diagonal, info, n, max(first - side, begin), first, end,
                 threads=(STEP_THREADS * rows, columns, batch), group=(STEP_THREADS, 1, 1),
             )  # fmt: skip
         update_hermitian(A, begin, end)

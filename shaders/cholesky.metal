@@ -675,13 +675,14 @@ template <typename T, int WIDTH>
 // Larger matrices are factored in panels of SIDE columns and tiles of SIDE x SIDE, a launch a panel.
 // A panel's group of TILE_THREADS has two tiles of it, the diagonal one and one below, a row in
 // PARTS threads; STEP columns at a time belong to one part, the next ones to the next part.
-constexpr constant uint TILE_THREADS = 256;
+constexpr constant uint TILE_THREADS = 512;
 template <typename T> inline constexpr uint side() { return sizeof(T) > 8 ? 32 : 64; }
 template <typename T> inline constexpr int step_width() { return sizeof(T) > 4 ? 4 : 8; }
 template <typename T> inline constexpr uint parts() { return TILE_THREADS / (2 * side<T>()); }
 template <typename T> inline constexpr int own_columns() { return int(side<T>() / parts<T>()); }
-// Entries of threadgroup memory that take columns of finished panels on their way in.
-template <typename T> inline constexpr uint staged() { return 16384 / sizeof(T); }
+// Columns of a finished panel that an update stages at once: for three tiles they take 24 KiB.
+template <typename T> inline constexpr uint tile_depth() { return sizeof(T) > 4 ? 16 : 32; }
+template <typename T> inline constexpr uint staged() { return 3 * side<T>() * tile_depth<T>(); }
 
 // Column c of a thread's own, counted from the first of its part.
 template <typename T> inline constexpr int own_column(int c) {
@@ -703,7 +704,7 @@ inline void subtract_panel(
     threadgroup T* stage,
     uint tid) {
   constexpr uint SIDE = side<T>();
-  constexpr uint DEPTH = staged<T>() / SIDE < SIDE ? staged<T>() / SIDE : SIDE;
+  constexpr uint DEPTH = 2 * tile_depth<T>();
   constexpr int AT_ONCE = step_width<T>();
   threadgroup const T* own = stage + part * uint(AT_ONCE);
   for (uint done = before; done < first; done += DEPTH) {
@@ -867,29 +868,34 @@ inline int factor_tiles(
   return *first_failed;
 }
 
-// Columns first .. first + depth of a tile's rows from `row` on, on their way to threadgroup memory.
-template <typename T> inline constexpr uint tile_depth() { return staged<T>() / 2 / side<T>(); }
-template <typename T> inline constexpr int tile_loads() {
-  return int(staged<T>() / 2 / TILE_THREADS);
+// Some columns of a finished panel on their way to threadgroup memory: COUNT rows from `row` on.
+template <typename T, uint COUNT> inline constexpr int tile_loads() {
+  return int(COUNT * tile_depth<T>() / TILE_THREADS);
 }
 
-template <typename T>
-inline void read_rows(
-    thread T (&entries)[tile_loads<T>()], device const T* from, uint row, uint n, uint tid) {
+template <typename T, uint COUNT>
+inline void read_tile(
+    thread T (&entries)[tile_loads<T, COUNT>()],
+    device const T* columns,
+    uint row,
+    uint n,
+    uint tid) {
 #pragma unroll
-  for (int load = 0; load < tile_loads<T>(); ++load) {
+  for (int load = 0; load < tile_loads<T, COUNT>(); ++load) {
     const uint e = tid + uint(load) * TILE_THREADS;
-    const uint i = row + e % side<T>();
-    entries[load] = i < n ? from[ulong(e / side<T>()) * n + i] : zero<T>();
+    const uint i = row + e % COUNT;
+    entries[load] = i < n ? columns[ulong(e / COUNT) * n + i] : zero<T>();
   }
 }
 
-// The tile at (row, column) of what is left of A, on or below its diagonal, loses the products of
-// the panel's columns from `before` on. A lane has rows 32 apart, a simdgroup columns side by side.
+// Two tiles side by side of what is left of A, at (row, column), lose the products of the panel's
+// columns from `before` on, where they are not above the diagonal, nor from column `end` on. A lane
+// has rows 32 apart, a simdgroup columns that follow each other.
 template <typename T>
-inline void update_tile(
+inline void update_tiles(
     device T* matrix,
     uint n,
+    uint end,
     uint before,
     uint row,
     uint column,
@@ -899,18 +905,20 @@ inline void update_tile(
     uint simd) {
   constexpr uint SIDE = side<T>();
   constexpr uint DEPTH = tile_depth<T>();
+  constexpr int LEFT = tile_loads<T, SIDE>();
+  constexpr int RIGHT = tile_loads<T, 2 * SIDE>();
   constexpr int ROWS = int(SIDE / 32);
-  constexpr int COLUMNS = int(SIDE / (TILE_THREADS / 32));
+  constexpr int COLUMNS = int(2 * SIDE / (TILE_THREADS / 32));
   threadgroup T* left = stage;
   threadgroup T* right = stage + DEPTH * SIDE;
   const uint top = row + lane;
   const uint begin = column + simd * uint(COLUMNS);
-  device T* tile = matrix + ulong(begin) * n + top;
+  device T* own = matrix + ulong(begin) * n + top;
   device const T* from = matrix + ulong(before) * n;
-  T left_next[tile_loads<T>()];
-  T right_next[tile_loads<T>()];
-  read_rows<T>(left_next, from, row, n, tid);
-  read_rows<T>(right_next, from, column, n, tid);
+  T left_next[LEFT];
+  T right_next[RIGHT];
+  read_tile<T, SIDE>(left_next, from, row, n, tid);
+  read_tile<T, 2 * SIDE>(right_next, from, column, n, tid);
   T sum[ROWS][COLUMNS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
@@ -918,26 +926,27 @@ inline void update_tile(
     for (int c = 0; c < COLUMNS; ++c) {
       const uint i = top + uint(r) * 32;
       sum[r][c] = zero<T>();
-      if (i < n && begin + uint(c) <= i) sum[r][c] = tile[ulong(c) * n + uint(r) * 32];
+      if (i < n && begin + uint(c) < min(i + 1, end)) sum[r][c] = own[ulong(c) * n + uint(r) * 32];
     }
   }
 #pragma unroll(1)
   for (uint done = 0; done < SIDE; done += DEPTH) {
 #pragma unroll
-    for (int load = 0; load < tile_loads<T>(); ++load) {
-      left[tid + uint(load) * TILE_THREADS] = left_next[load];
+    for (int load = 0; load < LEFT; ++load) left[tid + uint(load) * TILE_THREADS] = left_next[load];
+#pragma unroll
+    for (int load = 0; load < RIGHT; ++load) {
       right[tid + uint(load) * TILE_THREADS] = conj(right_next[load]);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (done + DEPTH < SIDE) {
       from += ulong(DEPTH) * n;
-      read_rows<T>(left_next, from, row, n, tid);
-      read_rows<T>(right_next, from, column, n, tid);
+      read_tile<T, SIDE>(left_next, from, row, n, tid);
+      read_tile<T, 2 * SIDE>(right_next, from, column, n, tid);
     }
-#pragma unroll(4)
+#pragma unroll(2)
     for (uint k = 0; k < DEPTH; ++k) {
       threadgroup const T* a = left + k * SIDE + lane;
-      threadgroup const T* b = right + k * SIDE + simd * uint(COLUMNS);
+      threadgroup const T* b = right + k * 2 * SIDE + simd * uint(COLUMNS);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const T x = a[r * 32];
@@ -952,23 +961,24 @@ inline void update_tile(
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
       const uint i = top + uint(r) * 32;
-      if (i < n && begin + uint(c) <= i) tile[ulong(c) * n + uint(r) * 32] = sum[r][c];
+      if (i < n && begin + uint(c) < min(i + 1, end)) own[ulong(c) * n + uint(r) * 32] = sum[r][c];
     }
   }
 }
 
 // One step: the groups (i, 0) factor tile row i of the panel that begins at `first`, less the one
-// from `before` on, if that is another; the groups (i, j), i >= j, subtract that from tile (i, j) of
-// what is left of A, whose lower triangle L holds. Blocks on the diagonal of the factor go to
-// `diagonal`, SIDE columns each. info, once set, stays.
+// from `before` on, if that is another; the groups (i, j) subtract that from the tiles 2 j - 1 and
+// 2 j of row i of what is left of A, whose lower triangle L holds, up to column `end`. Blocks on the
+// diagonal of the factor go to `diagonal`, SIDE columns each. info, once set, stays.
 template <typename T>
-[[max_total_threads_per_threadgroup(256)]] kernel void cholesky_step(
+[[max_total_threads_per_threadgroup(512)]] kernel void cholesky_step(
     device T* L [[buffer(0)]],
     device T* diagonal [[buffer(1)]],
     device int* info [[buffer(2)]],
     constant uint& n [[buffer(3)]],
     constant uint& before [[buffer(4)]],
     constant uint& first [[buffer(5)]],
+    constant uint& end [[buffer(6)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
@@ -986,16 +996,17 @@ template <typename T>
       const int earlier = first == 0 ? 0 : info[group.z];
       info[group.z] = earlier == 0 && failed != 0 ? int(first) + failed : earlier;
     }
-  } else if (group.x >= group.y) {
-    update_tile<T>(
-        matrix, n, before, first + group.x * SIDE, first + group.y * SIDE, stage, tid, lane, simd);
+  } else if (group.x + 1 >= 2 * group.y) {
+    update_tiles<T>(
+        matrix, n, end, before, first + group.x * SIDE, first + (2 * group.y - 1) * SIDE, stage,
+        tid, lane, simd);
   }
 }
 
 // The blocks on the diagonal to their places, and zeros in the tiles that lie up to as many above
 // as there are groups (i, j): a group has tile (j - i, j).
 template <typename T>
-[[max_total_threads_per_threadgroup(256)]] kernel void cholesky_finish(
+[[max_total_threads_per_threadgroup(512)]] kernel void cholesky_finish(
     device T* L [[buffer(0)]],
     device const T* diagonal [[buffer(1)]],
     constant uint& n [[buffer(2)]],
