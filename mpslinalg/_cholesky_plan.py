@@ -27,6 +27,7 @@ BLOCK_BYTES = 128
 STEPS = True
 # Threads of its groups, and columns between two products of torch's.
 STEP_THREADS = 512
+PART_ROWS = 512
 STRIP = 4096
 # Rows below a panel that one threadgroup solves.
 BELOW = 128
@@ -80,6 +81,13 @@ def cholesky(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
             matrices, L, info, n, row, column, step, upper,
             threads=(32 * batch,), group=(32,),
         )  # fmt: skip
+    elif n * A.element_size() <= GROUP_BYTES and STEPS:
+        parts = PART_ROWS // (GROUP_BYTES // A.element_size())
+        threads = parts * max(whole(n), 64)
+        kernel("cholesky", "cholesky_whole", scalar(A.dtype), parts)(
+            matrices, L, info, n, row, column, step, upper,
+            threads=(threads * batch,), group=(threads,),
+        )  # fmt: skip
     elif n * A.element_size() <= GROUP_BYTES:
         threads = whole(n)
         simdgroups = 4 if n <= 128 else 8
@@ -130,7 +138,7 @@ def _factor_in_steps(A: Tensor, info: Tensor) -> None:
             )  # fmt: skip
         update_hermitian(A, begin, end)
     # Torch's products reach beyond the diagonal.
-    above = tiles if n > STRIP + _products.PRODUCT else 1
+    above = tiles if n > STRIP else 1
     kernel("cholesky", "cholesky_finish", scalar(A.dtype))(
         A, diagonal, n,
         threads=(STEP_THREADS * above, tiles, batch), group=(STEP_THREADS, 1, 1),

@@ -672,71 +672,97 @@ template <typename T, int WIDTH>
   }
 }
 
-// Larger matrices are factored in panels of SIDE columns and tiles of SIDE x SIDE, a launch a panel.
-// A panel's group of TILE_THREADS has two tiles of it, the diagonal one and one below, a row in
-// PARTS threads; STEP columns at a time belong to one part, the next ones to the next part.
-constexpr constant uint TILE_THREADS = 512;
+// Matrices of more rows are factored in panels of SIDE columns, STEP of them at a time. PARTS
+// threads share a row: the first STEP columns are in the registers of the first, the next ones of
+// the next.
 template <typename T> inline constexpr uint side() { return sizeof(T) > 8 ? 32 : 64; }
 template <typename T> inline constexpr int step_width() { return sizeof(T) > 4 ? 4 : 8; }
-template <typename T> inline constexpr uint parts() { return TILE_THREADS / (2 * side<T>()); }
-template <typename T> inline constexpr int own_columns() { return int(side<T>() / parts<T>()); }
-// Columns of a finished panel that an update stages at once: for three tiles they take 24 KiB.
+template <typename T, int PARTS> inline constexpr int own_columns() {
+  return int(side<T>()) / PARTS;
+}
+// Columns of finished panels that an update stages in threadgroup memory at once; a panel twice as
+// many: 16 KiB, for complex128 half of it.
 template <typename T> inline constexpr uint tile_depth() { return sizeof(T) > 4 ? 16 : 32; }
-template <typename T> inline constexpr uint staged() { return 3 * side<T>() * tile_depth<T>(); }
+template <typename T> inline constexpr uint staged() { return 2 * side<T>() * tile_depth<T>(); }
 
 // Column c of a thread's own, counted from the first of its part.
-template <typename T> inline constexpr int own_column(int c) {
-  return c / step_width<T>() * step_width<T>() * int(parts<T>()) + c % step_width<T>();
+template <typename T, int PARTS> inline constexpr int own_column(int c) {
+  return c / step_width<T>() * step_width<T>() * PARTS + c % step_width<T>();
 }
 
-// a -= x y^H for the finished columns before .. first of L: x is the thread's row of them, which
-// is there if `owns`, y their rows from `first` on.
-template <typename T>
-inline void subtract_panel(
-    thread T (&a)[own_columns<T>()],
-    device const T* matrix,
-    uint n,
-    uint before,
-    uint first,
-    uint row,
+// A thread's entries of a panel: its row, `place` from the panel's first, begins at `from`. What
+// lies above the diagonal is not read; where there is no row that of the identity goes on.
+template <typename T, int PARTS>
+inline void load_panel(
+    thread T (&a)[own_columns<T, PARTS>()],
+    device const T* from,
+    uint column_stride,
     bool owns,
+    bool conjugated,
+    uint place,
+    uint part) {
+#pragma unroll
+  for (int c = 0; c < own_columns<T, PARTS>(); ++c) {
+    const uint j = part * uint(step_width<T>()) + uint(own_column<T, PARTS>(c));
+    a[c] = j == place ? one<T>() : zero<T>();
+    if (owns && j <= place) a[c] = from[ulong(j) * column_stride];
+    if (conjugated) a[c] = conj(a[c]);
+  }
+}
+
+// a -= x y^H for `count` finished columns: x is the thread's row of them at `own`, y are `rows`
+// rows at `others`, those of the panel's diagonal. All are conjugated before that, if `conjugated`.
+template <typename T, int PARTS>
+inline void subtract_panels(
+    thread T (&a)[own_columns<T, PARTS>()],
+    device const T* own,
+    device const T* others,
+    uint count,
+    uint rows,
+    uint row_stride,
+    uint column_stride,
+    bool owns,
+    bool busy,
+    bool conjugated,
     uint part,
     threadgroup T* stage,
-    uint tid) {
+    uint tid,
+    uint threads) {
   constexpr uint SIDE = side<T>();
   constexpr uint DEPTH = 2 * tile_depth<T>();
-  constexpr int AT_ONCE = step_width<T>();
-  threadgroup const T* own = stage + part * uint(AT_ONCE);
-  for (uint done = before; done < first; done += DEPTH) {
-    device const T* from = matrix + ulong(done) * n;
+  constexpr int STEP = step_width<T>();
+  threadgroup const T* y = stage + part * uint(STEP);
+  for (uint done = 0; done < count; done += DEPTH) {
+    T x[STEP];
 #pragma unroll
-    for (uint load = 0; load < SIDE * DEPTH / TILE_THREADS; ++load) {
-      const uint e = tid + load * TILE_THREADS;
-      const uint j = first + e % SIDE;
-      stage[e] = j < n ? conj(from[ulong(e / SIDE) * n + j]) : zero<T>();
+    for (int e = 0; e < STEP; ++e) x[e] = owns ? own[ulong(e) * column_stride] : zero<T>();
+    const uint j = tid % SIDE;
+#pragma unroll(8)
+    for (uint k = tid / SIDE; k < DEPTH; k += threads / SIDE) {
+      T entry = zero<T>();
+      if (j < rows) entry = others[ulong(j) * row_stride + ulong(done + k) * column_stride];
+      stage[k * SIDE + j] = conjugated ? entry : conj(entry);
     }
-    from += row;
-    T x[AT_ONCE];
-#pragma unroll
-    for (int e = 0; e < AT_ONCE; ++e) x[e] = owns ? from[ulong(e) * n] : zero<T>();
     threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll(1)
-    for (uint k = 0; k < DEPTH; k += uint(AT_ONCE)) {
-      T next[AT_ONCE];
-      from += ulong(AT_ONCE) * n;
-      const bool more = owns && k + uint(AT_ONCE) < DEPTH;
+    for (uint k = 0; k < DEPTH && busy; k += uint(STEP)) {
+      T next[STEP];
+      own += ulong(STEP) * column_stride;
+      const bool more = owns && k + uint(STEP) < DEPTH;
 #pragma unroll
-      for (int e = 0; e < AT_ONCE; ++e) next[e] = more ? from[ulong(e) * n] : zero<T>();
+      for (int e = 0; e < STEP; ++e) {
+        next[e] = more ? own[ulong(e) * column_stride] : zero<T>();
+      }
 #pragma unroll
-      for (int e = 0; e < AT_ONCE; ++e) {
-        threadgroup const T* y = own + (k + uint(e)) * SIDE;
+      for (int e = 0; e < STEP; ++e) {
+        const T factor = conjugated ? conj(x[e]) : x[e];
 #pragma unroll
-        for (int c = 0; c < own_columns<T>(); ++c) {
-          a[c] = mul_sub(a[c], x[e], y[own_column<T>(c)]);
+        for (int c = 0; c < own_columns<T, PARTS>(); ++c) {
+          a[c] = mul_sub(a[c], factor, y[(k + uint(e)) * SIDE + uint(own_column<T, PARTS>(c))]);
         }
       }
 #pragma unroll
-      for (int e = 0; e < AT_ONCE; ++e) x[e] = next[e];
+      for (int e = 0; e < STEP; ++e) x[e] = next[e];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
@@ -776,45 +802,33 @@ inline int solve_corner(
   return failed;
 }
 
-// The group of tile row `tile` of the panel from `first` on: it subtracts the panel from `before`
-// on, if that is another, and factors. Tile row 0 leaves the block on the diagonal in `diagonal`,
-// since all others read what stood in its place. Returns as `factor`.
-template <typename T>
-inline int factor_tiles(
-    device T* matrix,
-    device T* diagonal,
-    uint n,
+// Factors the first `width` <= SIDE columns of a panel. A thread leaves its row at `to`, zero above
+// the diagonal, if it `stores`; a simdgroup that is not `busy` has no rows. `rows` has room for
+// STEP entries of each row, and STEP^2 more. The first leading minor that is not positive definite,
+// from `before` on, goes to *first_failed, if that is zero.
+template <typename T, int PARTS>
+inline void factor_panel(
+    thread T (&a)[own_columns<T, PARTS>()],
+    device T* to,
+    uint column_stride,
+    bool stores,
+    bool busy,
+    bool conjugated,
+    uint width,
     uint before,
-    uint first,
-    uint tile,
-    threadgroup T* stage,
-    threadgroup int* first_failed,
-    uint tid) {
-  constexpr uint SIDE = side<T>();
+    uint place,
+    uint part,
+    uint height,
+    threadgroup T* rows,
+    threadgroup int* first_failed) {
   constexpr int STEP = step_width<T>();
-  constexpr int COLUMNS = own_columns<T>();
-  const uint place = tid % (2 * SIDE);
-  const uint part = tid / (2 * SIDE);
-  const bool on_diagonal = place < SIDE;
-  const uint row = first + (on_diagonal ? place : tile * SIDE + place - SIDE);
-  const bool owns = row < n && (on_diagonal || tile > 0);
-  device T* panel = matrix + ulong(first) * n;
-  T a[COLUMNS];
-#pragma unroll
-  for (int c = 0; c < COLUMNS; ++c) {
-    const uint j = part * uint(STEP) + uint(own_column<T>(c));
-    // Beyond the last row the identity goes on.
-    a[c] = j == place ? one<T>() : zero<T>();
-    if (owns && j <= place) a[c] = panel[ulong(j) * n + row];
-  }
-  if (tid == 0) *first_failed = 0;
-  subtract_panel<T>(a, matrix, n, before, first, row, owns, part, stage, tid);
-  threadgroup T* rows = stage;
-  threadgroup T* corner = stage + 2 * SIDE * uint(STEP);
+  constexpr int COLUMNS = own_columns<T, PARTS>();
+  threadgroup T* corner = rows + height * uint(STEP);
+  threadgroup T* own = rows + place * uint(STEP);
   uint active = uint(COLUMNS);
 #pragma unroll(1)
-  for (uint top = 0; top < SIDE; top += uint(STEP)) {
-    const bool turn = top / uint(STEP) % parts<T>() == part;
+  for (uint top = 0; top < width; top += uint(STEP)) {
+    const bool turn = top / uint(STEP) % uint(PARTS) == part && busy;
     if (turn && place - top < uint(STEP)) {
 #pragma unroll
       for (int k = 0; k < STEP; ++k) corner[(place - top) * uint(STEP) + uint(k)] = a[k];
@@ -823,49 +837,106 @@ inline int factor_tiles(
     T x[STEP];
     if (turn) {
       const int failed = solve_corner<T, STEP, COLUMNS>(x, a, corner, place - top);
-      if (place == 0 && failed != 0 && *first_failed == 0) *first_failed = int(top) + failed;
+      if (place == 0 && failed != 0 && *first_failed == 0) {
+        *first_failed = int(before + top) + failed;
+      }
 #pragma unroll
-      for (int k = 0; k < STEP; ++k) rows[place * uint(STEP) + uint(k)] = x[k];
-      if (on_diagonal) {
-        if (tile == 0) {
+      for (int k = 0; k < STEP; ++k) own[k] = x[k];
 #pragma unroll
-          for (int k = 0; k < STEP; ++k) {
-            const uint j = top + uint(k);
-            diagonal[j * SIDE + place] = j <= place ? x[k] : zero<T>();
-          }
-        }
-      } else if (owns) {
-#pragma unroll
-        for (int k = 0; k < STEP; ++k) panel[ulong(top + uint(k)) * n + row] = x[k];
+      for (int k = 0; k < STEP; ++k) {
+        const uint j = top + uint(k);
+        const T l = j <= place ? x[k] : zero<T>();
+        if (stores && j < width) to[ulong(j) * column_stride] = conjugated ? conj(l) : l;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (!turn) {
-#pragma unroll
-      for (int k = 0; k < STEP; ++k) x[k] = rows[place * uint(STEP) + uint(k)];
-    }
-    // A thread's next column is always its entry 0: what it has finished makes way.
     if (turn) {
+      // A thread's next column is always its entry 0: what it has finished makes way.
       active -= uint(STEP);
 #pragma unroll
       for (int c = STEP; c < COLUMNS; ++c) a[c - STEP] = a[c];
+    } else if (busy) {
+#pragma unroll
+      for (int k = 0; k < STEP; ++k) x[k] = own[k];
     }
-    threadgroup const T* others =
-        rows + (uint(SIDE) - active * parts<T>() + part * uint(STEP)) * uint(STEP);
+    const uint next = (uint(COLUMNS) - active) * uint(PARTS) + part * uint(STEP);
+    threadgroup const T* others = rows + next * uint(STEP);
 #pragma unroll
     for (int c = 0; c < COLUMNS; c += STEP) {
-      if (uint(c) < active) {
+      if (uint(c) < active && busy) {
 #pragma unroll
         for (int e = 0; e < STEP; ++e) {
 #pragma unroll
           for (int k = 0; k < STEP; ++k) {
-            a[c + e] = mul_sub(a[c + e], x[k], conj(others[own_column<T>(c + e) * STEP + k]));
+            const T other = others[own_column<T, PARTS>(c + e) * STEP + k];
+            a[c + e] = mul_sub(a[c + e], x[k], conj(other));
           }
         }
       }
     }
   }
-  return *first_failed;
+}
+
+// One threadgroup factors one matrix, left-looking, with `height` >= n threads for each of PARTS.
+// Strides of A, `upper` and info as above; L is column-major.
+template <typename T, int PARTS>
+[[max_total_threads_per_threadgroup(512)]] kernel void cholesky_whole(
+    device const T* A [[buffer(0)]],
+    device T* L [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& row_stride [[buffer(4)]],
+    constant uint& column_stride [[buffer(5)]],
+    constant long& batch_stride [[buffer(6)]],
+    constant uint& upper [[buffer(7)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  constexpr uint SIDE = side<T>();
+  THREADGROUP_ARRAY(T, stage, (staged<T>()));
+  THREADGROUP_ARRAY(int, first_failed, 1);
+  const uint height = threads / uint(PARTS);
+  const uint part = tid / height;
+  const uint place = tid % height;
+  const bool adjoint = upper != 0;
+  device const T* matrix = A + long(group) * batch_stride;
+  device T* factor = L + ulong(group) * n * n;
+  // Where the factor, or its adjoint, lies.
+  const uint l_row = adjoint ? n : 1;
+  const uint l_column = adjoint ? 1 : n;
+  if (tid == 0) *first_failed = 0;
+  for (uint first = 0; first < n; first += SIDE) {
+    const uint width = min(SIDE, n - first);
+    const uint row = first + place;
+    const bool owns = row < n;
+    const bool busy = first + place / 32 * 32 < n;
+    T a[own_columns<T, PARTS>()];
+    load_panel<T, PARTS>(
+        a, matrix + ulong(row) * row_stride + ulong(first) * column_stride, column_stride, owns,
+        adjoint, place, part);
+    device T* own = factor + ulong(row) * l_row;
+    subtract_panels<T, PARTS>(
+        a, own, factor + ulong(first) * l_row, first, width, l_row, l_column, owns, busy, adjoint,
+        part, stage, tid, threads);
+    factor_panel<T, PARTS>(
+        a, own + ulong(first) * l_column, l_column, owns, busy, adjoint, width, first, place, part,
+        height, stage, first_failed);
+    // Above the panel's diagonal block.
+    for (uint j = first + part; j < first + width; j += uint(PARTS)) {
+      for (uint i = place; i < first; i += height) {
+        factor[ulong(i) * l_row + ulong(j) * l_column] = zero<T>();
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  }
+  if (tid == 0) info[group] = *first_failed;
+}
+
+// Larger ones take a launch a panel, in groups of TILE_THREADS that have two tiles of SIDE x SIDE
+// of it, the one on the diagonal and one below, or update two tiles with the panel before.
+constexpr constant uint TILE_THREADS = 512;
+template <typename T> inline constexpr int tile_parts() {
+  return int(TILE_THREADS / (2 * side<T>()));
 }
 
 // Some columns of a finished panel on their way to threadgroup memory: COUNT rows from `row` on.
@@ -968,8 +1039,8 @@ inline void update_tiles(
 
 // One step: the groups (i, 0) factor tile row i of the panel that begins at `first`, less the one
 // from `before` on, if that is another; the groups (i, j) subtract that from the tiles 2 j - 1 and
-// 2 j of row i of what is left of A, whose lower triangle L holds, up to column `end`. Blocks on the
-// diagonal of the factor go to `diagonal`, SIDE columns each. info, once set, stays.
+// 2 j of row i of what is left of A, whose lower triangle L holds, up to column `end`. Blocks on
+// the diagonal of the factor go to `diagonal`, SIDE columns each. info, once set, stays.
 template <typename T>
 [[max_total_threads_per_threadgroup(512)]] kernel void cholesky_step(
     device T* L [[buffer(0)]],
@@ -984,17 +1055,35 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
   constexpr uint SIDE = side<T>();
-  THREADGROUP_ARRAY(T, stage, (staged<T>()));
+  constexpr int PARTS = tile_parts<T>();
+  THREADGROUP_ARRAY(T, stage, (3 * SIDE * tile_depth<T>()));
   THREADGROUP_ARRAY(int, first_failed, 1);
   device T* matrix = L + ulong(group.z) * n * n;
   if (group.y == 0) {
-    const uint blocks = (n + SIDE - 1) / SIDE;
-    const int failed = factor_tiles<T>(
-        matrix, diagonal + (ulong(group.z) * blocks * SIDE + first) * SIDE, n, before, first,
-        group.x, stage, first_failed, tid);
+    const uint place = tid % (2 * SIDE);
+    const uint part = tid / (2 * SIDE);
+    const bool on_diagonal = place < SIDE;
+    const uint row = first + place + (on_diagonal ? 0u : (group.x - 1) * SIDE);
+    const bool owns = row < n && (on_diagonal || group.x > 0);
+    const bool busy = row / 32 * 32 < n && (on_diagonal || group.x > 0);
+    device T* own = matrix + ulong(first) * n + row;
+    T a[own_columns<T, PARTS>()];
+    load_panel<T, PARTS>(a, own, n, owns, false, place, part);
+    if (tid == 0) *first_failed = 0;
+    subtract_panels<T, PARTS>(
+        a, matrix + ulong(before) * n + row, matrix + ulong(before) * n + first, first - before,
+        n - first, 1, n, owns, busy, false, part, stage, tid, TILE_THREADS);
+    // All groups read what the block on the diagonal has been: the factor has another place.
+    if (on_diagonal) {
+      const uint blocks = (n + SIDE - 1) / SIDE;
+      own = diagonal + (ulong(group.z) * blocks * SIDE + first) * SIDE + place;
+    }
+    factor_panel<T, PARTS>(
+        a, own, on_diagonal ? SIDE : n, on_diagonal ? group.x == 0 : owns, busy, false,
+        min(SIDE, n - first), first, place, part, 2 * SIDE, stage, first_failed);
     if (group.x == 0 && tid == 0) {
       const int earlier = first == 0 ? 0 : info[group.z];
-      info[group.z] = earlier == 0 && failed != 0 ? int(first) + failed : earlier;
+      info[group.z] = earlier == 0 ? *first_failed : earlier;
     }
   } else if (group.x + 1 >= 2 * group.y) {
     update_tiles<T>(
