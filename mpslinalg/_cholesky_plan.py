@@ -23,6 +23,12 @@ PANEL = 128
 PANEL_THREADS = 256
 # Bytes of a block's row that a thread keeps in registers.
 BLOCK_BYTES = 128
+# Whether those matrices take cholesky_step.
+STEPS = True
+# Threads of its groups, and columns between two products of torch's.
+STEP_THREADS = 512
+PART_ROWS = 512
+STRIP = 4096
 # Rows below a panel that one threadgroup solves.
 BELOW = 128
 # Right-hand sides that leave most lanes idle where each has a lane, and the rows up to which the
@@ -75,6 +81,13 @@ def cholesky(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
             matrices, L, info, n, row, column, step, upper,
             threads=(32 * batch,), group=(32,),
         )  # fmt: skip
+    elif n * A.element_size() <= GROUP_BYTES and STEPS:
+        parts = PART_ROWS // (GROUP_BYTES // A.element_size())
+        threads = parts * max(whole(n), 64)
+        kernel("cholesky", "cholesky_whole", scalar(A.dtype), parts)(
+            matrices, L, info, n, row, column, step, upper,
+            threads=(threads * batch,), group=(threads,),
+        )  # fmt: skip
     elif n * A.element_size() <= GROUP_BYTES:
         threads = whole(n)
         simdgroups = 4 if n <= 128 else 8
@@ -95,6 +108,45 @@ def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> None:
     factor = empty(A.shape, A) if upper else L
     matrices = flattened(factor)
     lower(matrices, flattened(A.mT if upper else A), conjugated=upper)
+    if STEPS:
+        _factor_in_steps(matrices, info)
+    else:
+        _factor_in_panels(matrices, info)
+    if upper:
+        copy(flattened(L), factor.mH)
+
+
+def _side(A: Tensor) -> int:
+    return 64 if A.element_size() <= 8 else 32
+
+
+def _factor_in_steps(A: Tensor, info: Tensor) -> None:
+    """The lower triangle of column-major hermitian matrices := their factor, a launch a panel."""
+    batch, n, _ = A.shape
+    side = _side(A)
+    tiles = -(-n // side)
+    diagonal = empty((batch, tiles * side, side), A, row_major=True)
+    step = kernel("cholesky", "cholesky_step", scalar(A.dtype))
+    for begin in range(0, n, STRIP):
+        end = min(begin + STRIP, n)
+        for first in range(begin, end, side):
+            rows = tiles - first // side
+            columns = 1 if first == begin else 1 + -(-(end - first - side) // (2 * side))
+            step(
+                A, diagonal, info, n, max(first - side, begin), first, end,
+                threads=(STEP_THREADS * rows, columns, batch), group=(STEP_THREADS, 1, 1),
+            )  # fmt: skip
+        update_hermitian(A, begin, end)
+    # Torch's products reach beyond the diagonal.
+    above = tiles if n > STRIP else 1
+    kernel("cholesky", "cholesky_finish", scalar(A.dtype))(
+        A, diagonal, n,
+        threads=(STEP_THREADS * above, tiles, batch), group=(STEP_THREADS, 1, 1),
+    )  # fmt: skip
+
+
+def _factor_in_panels(matrices: Tensor, info: Tensor) -> None:
+    A = matrices
     batch, n, _ = matrices.shape
     block = _block(A)
     below = kernel("cholesky", "cholesky_below", scalar(A.dtype), block)
@@ -116,8 +168,6 @@ def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> None:
     if n > PANEL + _products.PRODUCT:
         # Panels leave zeros above the diagonal; torch's products reached beyond them.
         clear_upper(matrices)
-    if upper:
-        copy(flattened(L), factor.mH)
 
 
 def lower(X: Tensor, A: Tensor, *, conjugated: bool) -> None:

@@ -672,6 +672,453 @@ template <typename T, int WIDTH>
   }
 }
 
+// Matrices of more rows are factored in panels of SIDE columns, STEP of them at a time. PARTS
+// threads share a row: the first STEP columns are in the registers of the first, the next ones of
+// the next.
+template <typename T> inline constexpr uint side() { return sizeof(T) > 8 ? 32 : 64; }
+template <typename T> inline constexpr int step_width() { return sizeof(T) > 4 ? 4 : 8; }
+template <typename T, int PARTS> inline constexpr int own_columns() {
+  return int(side<T>()) / PARTS;
+}
+// Columns of finished panels that an update stages in threadgroup memory at once; a panel twice as
+// many: 16 KiB, for complex128 half of it.
+template <typename T> inline constexpr uint tile_depth() { return sizeof(T) > 4 ? 16 : 32; }
+template <typename T> inline constexpr uint staged() { return 2 * side<T>() * tile_depth<T>(); }
+
+// Column c of a thread's own, counted from the first of its part.
+template <typename T, int PARTS> inline constexpr int own_column(int c) {
+  return c / step_width<T>() * step_width<T>() * PARTS + c % step_width<T>();
+}
+
+// A thread's entries of a panel: its row, `place` from the panel's first, begins at `from`. What
+// lies above the diagonal is not read; where there is no row that of the identity goes on.
+template <typename T, int PARTS>
+inline void load_panel(
+    thread T (&a)[own_columns<T, PARTS>()],
+    device const T* from,
+    uint column_stride,
+    bool owns,
+    bool conjugated,
+    uint place,
+    uint part) {
+#pragma unroll
+  for (int c = 0; c < own_columns<T, PARTS>(); ++c) {
+    const uint j = part * uint(step_width<T>()) + uint(own_column<T, PARTS>(c));
+    a[c] = j == place ? one<T>() : zero<T>();
+    if (owns && j <= place) a[c] = from[ulong(j) * column_stride];
+    if (conjugated) a[c] = conj(a[c]);
+  }
+}
+
+// a -= x y^H for `count` finished columns: x is the thread's row of them at `own`, y are `rows`
+// rows at `others`, those of the panel's diagonal. All are conjugated before that, if `conjugated`.
+template <typename T, int PARTS>
+inline void subtract_panels(
+    thread T (&a)[own_columns<T, PARTS>()],
+    device const T* own,
+    device const T* others,
+    uint count,
+    uint rows,
+    uint row_stride,
+    uint column_stride,
+    bool owns,
+    bool busy,
+    bool conjugated,
+    uint part,
+    threadgroup T* stage,
+    uint tid,
+    uint threads) {
+  constexpr uint SIDE = side<T>();
+  constexpr uint DEPTH = 2 * tile_depth<T>();
+  constexpr int STEP = step_width<T>();
+  threadgroup const T* y = stage + part * uint(STEP);
+  for (uint done = 0; done < count; done += DEPTH) {
+    T x[STEP];
+#pragma unroll
+    for (int e = 0; e < STEP; ++e) x[e] = owns ? own[ulong(e) * column_stride] : zero<T>();
+    const uint j = tid % SIDE;
+#pragma unroll(8)
+    for (uint k = tid / SIDE; k < DEPTH; k += threads / SIDE) {
+      T entry = zero<T>();
+      if (j < rows) entry = others[ulong(j) * row_stride + ulong(done + k) * column_stride];
+      stage[k * SIDE + j] = conjugated ? entry : conj(entry);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll(1)
+    for (uint k = 0; k < DEPTH && busy; k += uint(STEP)) {
+      T next[STEP];
+      own += ulong(STEP) * column_stride;
+      const bool more = owns && k + uint(STEP) < DEPTH;
+#pragma unroll
+      for (int e = 0; e < STEP; ++e) {
+        next[e] = more ? own[ulong(e) * column_stride] : zero<T>();
+      }
+#pragma unroll
+      for (int e = 0; e < STEP; ++e) {
+        const T factor = conjugated ? conj(x[e]) : x[e];
+#pragma unroll
+        for (int c = 0; c < own_columns<T, PARTS>(); ++c) {
+          a[c] = mul_sub(a[c], factor, y[(k + uint(e)) * SIDE + uint(own_column<T, PARTS>(c))]);
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < STEP; ++e) x[e] = next[e];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+// The first N entries of a thread's row := those of L, where `corner`, by rows, is what is left of
+// the N x N block on the diagonal: every thread factors it for itself, so that none waits for
+// another. `place` counts the row from the block's first. Returns as `factor`.
+template <typename T, int N, int COLUMNS>
+inline int solve_corner(
+    thread T (&x)[N], thread const T (&a)[COLUMNS], threadgroup const T* corner, uint place) {
+  T l[N][N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    x[i] = a[i];
+#pragma unroll
+    for (int j = 0; j <= i; ++j) l[i][j] = corner[i * N + j];
+  }
+  int failed = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const real_t<T> pivot = real_part(l[k][k]);
+    const real_t<T> inverse = inverse_root(pivot);
+    failed = !(inverse < real_t<T>(INFINITY)) && failed == 0 ? k + 1 : failed;
+#pragma unroll
+    for (int i = k + 1; i < N; ++i) l[i][k] = times(l[i][k], inverse);
+#pragma unroll
+    for (int j = k + 1; j < N; ++j) {
+#pragma unroll
+      for (int i = j; i < N; ++i) l[i][j] = mul_sub(l[i][j], l[i][k], conj(l[j][k]));
+    }
+    const T own = times(x[k], inverse);
+#pragma unroll
+    for (int j = k + 1; j < N; ++j) x[j] = mul_sub(x[j], own, conj(l[j][k]));
+    x[k] = uint(k) == place ? from_real<T>(sqrt(pivot)) : own;
+  }
+  return failed;
+}
+
+// Factors the first `width` <= SIDE columns of a panel. A thread leaves its row at `to`, zero above
+// the diagonal, if it `stores`; a simdgroup that is not `busy` has no rows. `rows` has room for
+// STEP entries of each row, and STEP^2 more. The first leading minor that is not positive definite,
+// from `before` on, goes to *first_failed, if that is zero.
+template <typename T, int PARTS>
+inline void factor_panel(
+    thread T (&a)[own_columns<T, PARTS>()],
+    device T* to,
+    uint column_stride,
+    bool stores,
+    bool busy,
+    bool conjugated,
+    uint width,
+    uint before,
+    uint place,
+    uint part,
+    uint height,
+    threadgroup T* rows,
+    threadgroup int* first_failed) {
+  constexpr int STEP = step_width<T>();
+  constexpr int COLUMNS = own_columns<T, PARTS>();
+  threadgroup T* corner = rows + height * uint(STEP);
+  threadgroup T* own = rows + place * uint(STEP);
+  uint active = uint(COLUMNS);
+#pragma unroll(1)
+  for (uint top = 0; top < width; top += uint(STEP)) {
+    const bool turn = top / uint(STEP) % uint(PARTS) == part && busy;
+    if (turn && place - top < uint(STEP)) {
+#pragma unroll
+      for (int k = 0; k < STEP; ++k) corner[(place - top) * uint(STEP) + uint(k)] = a[k];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    T x[STEP];
+    if (turn) {
+      const int failed = solve_corner<T, STEP, COLUMNS>(x, a, corner, place - top);
+      if (place == 0 && failed != 0 && *first_failed == 0) {
+        *first_failed = int(before + top) + failed;
+      }
+#pragma unroll
+      for (int k = 0; k < STEP; ++k) own[k] = x[k];
+#pragma unroll
+      for (int k = 0; k < STEP; ++k) {
+        const uint j = top + uint(k);
+        const T l = j <= place ? x[k] : zero<T>();
+        if (stores && j < width) to[ulong(j) * column_stride] = conjugated ? conj(l) : l;
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (turn) {
+      // A thread's next column is always its entry 0: what it has finished makes way.
+      active -= uint(STEP);
+#pragma unroll
+      for (int c = STEP; c < COLUMNS; ++c) a[c - STEP] = a[c];
+    } else if (busy) {
+#pragma unroll
+      for (int k = 0; k < STEP; ++k) x[k] = own[k];
+    }
+    const uint next = (uint(COLUMNS) - active) * uint(PARTS) + part * uint(STEP);
+    threadgroup const T* others = rows + next * uint(STEP);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c += STEP) {
+      if (uint(c) < active && busy) {
+#pragma unroll
+        for (int e = 0; e < STEP; ++e) {
+#pragma unroll
+          for (int k = 0; k < STEP; ++k) {
+            const T other = others[own_column<T, PARTS>(c + e) * STEP + k];
+            a[c + e] = mul_sub(a[c + e], x[k], conj(other));
+          }
+        }
+      }
+    }
+  }
+}
+
+// One threadgroup factors one matrix, left-looking, with `height` >= n threads for each of PARTS.
+// Strides of A, `upper` and info as above; L is column-major.
+template <typename T, int PARTS>
+[[max_total_threads_per_threadgroup(512)]] kernel void cholesky_whole(
+    device const T* A [[buffer(0)]],
+    device T* L [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& row_stride [[buffer(4)]],
+    constant uint& column_stride [[buffer(5)]],
+    constant long& batch_stride [[buffer(6)]],
+    constant uint& upper [[buffer(7)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  constexpr uint SIDE = side<T>();
+  THREADGROUP_ARRAY(T, stage, (staged<T>()));
+  THREADGROUP_ARRAY(int, first_failed, 1);
+  const uint height = threads / uint(PARTS);
+  const uint part = tid / height;
+  const uint place = tid % height;
+  const bool adjoint = upper != 0;
+  device const T* matrix = A + long(group) * batch_stride;
+  device T* factor = L + ulong(group) * n * n;
+  // Where the factor, or its adjoint, lies.
+  const uint l_row = adjoint ? n : 1;
+  const uint l_column = adjoint ? 1 : n;
+  if (tid == 0) *first_failed = 0;
+  for (uint first = 0; first < n; first += SIDE) {
+    const uint width = min(SIDE, n - first);
+    const uint row = first + place;
+    const bool owns = row < n;
+    const bool busy = first + place / 32 * 32 < n;
+    T a[own_columns<T, PARTS>()];
+    load_panel<T, PARTS>(
+        a, matrix + ulong(row) * row_stride + ulong(first) * column_stride, column_stride, owns,
+        adjoint, place, part);
+    device T* own = factor + ulong(row) * l_row;
+    subtract_panels<T, PARTS>(
+        a, own, factor + ulong(first) * l_row, first, width, l_row, l_column, owns, busy, adjoint,
+        part, stage, tid, threads);
+    factor_panel<T, PARTS>(
+        a, own + ulong(first) * l_column, l_column, owns, busy, adjoint, width, first, place, part,
+        height, stage, first_failed);
+    // Above the panel's diagonal block.
+    for (uint j = first + part; j < first + width; j += uint(PARTS)) {
+      for (uint i = place; i < first; i += height) {
+        factor[ulong(i) * l_row + ulong(j) * l_column] = zero<T>();
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+  }
+  if (tid == 0) info[group] = *first_failed;
+}
+
+// Larger ones take a launch a panel, in groups of TILE_THREADS that have two tiles of SIDE x SIDE
+// of it, the one on the diagonal and one below, or update two tiles with the panel before.
+constexpr constant uint TILE_THREADS = 512;
+template <typename T> inline constexpr int tile_parts() {
+  return int(TILE_THREADS / (2 * side<T>()));
+}
+
+// Some columns of a finished panel on their way to threadgroup memory: COUNT rows from `row` on.
+template <typename T, uint COUNT> inline constexpr int tile_loads() {
+  return int(COUNT * tile_depth<T>() / TILE_THREADS);
+}
+
+template <typename T, uint COUNT>
+inline void read_tile(
+    thread T (&entries)[tile_loads<T, COUNT>()],
+    device const T* columns,
+    uint row,
+    uint n,
+    uint tid) {
+#pragma unroll
+  for (int load = 0; load < tile_loads<T, COUNT>(); ++load) {
+    const uint e = tid + uint(load) * TILE_THREADS;
+    const uint i = row + e % COUNT;
+    entries[load] = i < n ? columns[ulong(e / COUNT) * n + i] : zero<T>();
+  }
+}
+
+// Two tiles side by side of what is left of A, at (row, column), lose the products of the panel's
+// columns from `before` on, where they are not above the diagonal, nor from column `end` on. A lane
+// has rows 32 apart, a simdgroup columns that follow each other.
+template <typename T>
+inline void update_tiles(
+    device T* matrix,
+    uint n,
+    uint end,
+    uint before,
+    uint row,
+    uint column,
+    threadgroup T* stage,
+    uint tid,
+    uint lane,
+    uint simd) {
+  constexpr uint SIDE = side<T>();
+  constexpr uint DEPTH = tile_depth<T>();
+  constexpr int LEFT = tile_loads<T, SIDE>();
+  constexpr int RIGHT = tile_loads<T, 2 * SIDE>();
+  constexpr int ROWS = int(SIDE / 32);
+  constexpr int COLUMNS = int(2 * SIDE / (TILE_THREADS / 32));
+  threadgroup T* left = stage;
+  threadgroup T* right = stage + DEPTH * SIDE;
+  const uint top = row + lane;
+  const uint begin = column + simd * uint(COLUMNS);
+  device T* own = matrix + ulong(begin) * n + top;
+  device const T* from = matrix + ulong(before) * n;
+  T left_next[LEFT];
+  T right_next[RIGHT];
+  read_tile<T, SIDE>(left_next, from, row, n, tid);
+  read_tile<T, 2 * SIDE>(right_next, from, column, n, tid);
+  T sum[ROWS][COLUMNS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const uint i = top + uint(r) * 32;
+      sum[r][c] = zero<T>();
+      if (i < n && begin + uint(c) < min(i + 1, end)) sum[r][c] = own[ulong(c) * n + uint(r) * 32];
+    }
+  }
+#pragma unroll(1)
+  for (uint done = 0; done < SIDE; done += DEPTH) {
+#pragma unroll
+    for (int load = 0; load < LEFT; ++load) left[tid + uint(load) * TILE_THREADS] = left_next[load];
+#pragma unroll
+    for (int load = 0; load < RIGHT; ++load) {
+      right[tid + uint(load) * TILE_THREADS] = conj(right_next[load]);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (done + DEPTH < SIDE) {
+      from += ulong(DEPTH) * n;
+      read_tile<T, SIDE>(left_next, from, row, n, tid);
+      read_tile<T, 2 * SIDE>(right_next, from, column, n, tid);
+    }
+#pragma unroll(2)
+    for (uint k = 0; k < DEPTH; ++k) {
+      threadgroup const T* a = left + k * SIDE + lane;
+      threadgroup const T* b = right + k * 2 * SIDE + simd * uint(COLUMNS);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const T x = a[r * 32];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) sum[r][c] = mul_sub(sum[r][c], x, b[c]);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const uint i = top + uint(r) * 32;
+      if (i < n && begin + uint(c) < min(i + 1, end)) own[ulong(c) * n + uint(r) * 32] = sum[r][c];
+    }
+  }
+}
+
+// One step: the groups (i, 0) factor tile row i of the panel that begins at `first`, less the one
+// from `before` on, if that is another; the groups (i, j) subtract that from the tiles 2 j - 1 and
+// 2 j of row i of what is left of A, whose lower triangle L holds, up to column `end`. Blocks on
+// the diagonal of the factor go to `diagonal`, SIDE columns each. info, once set, stays.
+template <typename T>
+[[max_total_threads_per_threadgroup(512)]] kernel void cholesky_step(
+    device T* L [[buffer(0)]],
+    device T* diagonal [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& before [[buffer(4)]],
+    constant uint& first [[buffer(5)]],
+    constant uint& end [[buffer(6)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  constexpr uint SIDE = side<T>();
+  constexpr int PARTS = tile_parts<T>();
+  THREADGROUP_ARRAY(T, stage, (3 * SIDE * tile_depth<T>()));
+  THREADGROUP_ARRAY(int, first_failed, 1);
+  device T* matrix = L + ulong(group.z) * n * n;
+  if (group.y == 0) {
+    const uint place = tid % (2 * SIDE);
+    const uint part = tid / (2 * SIDE);
+    const bool on_diagonal = place < SIDE;
+    const uint row = first + place + (on_diagonal ? 0u : (group.x - 1) * SIDE);
+    const bool owns = row < n && (on_diagonal || group.x > 0);
+    const bool busy = row / 32 * 32 < n && (on_diagonal || group.x > 0);
+    device T* own = matrix + ulong(first) * n + row;
+    T a[own_columns<T, PARTS>()];
+    load_panel<T, PARTS>(a, own, n, owns, false, place, part);
+    if (tid == 0) *first_failed = 0;
+    subtract_panels<T, PARTS>(
+        a, matrix + ulong(before) * n + row, matrix + ulong(before) * n + first, first - before,
+        n - first, 1, n, owns, busy, false, part, stage, tid, TILE_THREADS);
+    // All groups read what the block on the diagonal has been: the factor has another place.
+    if (on_diagonal) {
+      const uint blocks = (n + SIDE - 1) / SIDE;
+      own = diagonal + (ulong(group.z) * blocks * SIDE + first) * SIDE + place;
+    }
+    factor_panel<T, PARTS>(
+        a, own, on_diagonal ? SIDE : n, on_diagonal ? group.x == 0 : owns, busy, false,
+        min(SIDE, n - first), first, place, part, 2 * SIDE, stage, first_failed);
+    if (group.x == 0 && tid == 0) {
+      const int earlier = first == 0 ? 0 : info[group.z];
+      info[group.z] = earlier == 0 ? *first_failed : earlier;
+    }
+  } else if (group.x + 1 >= 2 * group.y) {
+    update_tiles<T>(
+        matrix, n, end, before, first + group.x * SIDE, first + (2 * group.y - 1) * SIDE, stage,
+        tid, lane, simd);
+  }
+}
+
+// The blocks on the diagonal to their places, and zeros in the tiles that lie up to as many above
+// as there are groups (i, j): a group has tile (j - i, j).
+template <typename T>
+[[max_total_threads_per_threadgroup(512)]] kernel void cholesky_finish(
+    device T* L [[buffer(0)]],
+    device const T* diagonal [[buffer(1)]],
+    constant uint& n [[buffer(2)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  constexpr uint SIDE = side<T>();
+  const uint blocks = (n + SIDE - 1) / SIDE;
+  const uint column = group.y * SIDE;
+  if (group.x <= group.y) {
+    const uint row = column - group.x * SIDE;
+    device T* tile = L + (ulong(group.z) * n + column) * n + row;
+    device const T* from = diagonal + (ulong(group.z) * blocks * SIDE + column) * SIDE;
+#pragma unroll
+    for (uint e = tid; e < SIDE * SIDE; e += TILE_THREADS) {
+      const uint i = e % SIDE;
+      const uint j = e / SIDE;
+      if (row + i < n && column + j < n) {
+        tile[ulong(j) * n + i] = group.x == 0 ? from[e] : zero<T>();
+      }
+    }
+  }
+}
+
 // X := the lower triangle of A, conjugated or not, zero above its diagonal. A has any strides, X is
 // column-major; in tiles of 32 x 32 by 256 threads both are walked along memory.
 template <typename T>
