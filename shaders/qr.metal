@@ -529,14 +529,15 @@ template <typename T, int W>
           filled ? scale(tile[i * STRIDE + j], exponents[j]) : zero<T>();
     }
   }
-  if (q_wanted == 0) return;
-  device T* q = Q + ulong(group.y) * m * n + begin;
-  write_reflectors<T, W>(a, place, steps, height, n, q, m, tid, tile, shared);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  make_factor<T, W>(packed, factors, steps, tid, threads, shared);
-  multiply_top<T, W>(packed, factors, tile, steps, tid, threads);
-  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-  if (tid < height) multiply_row<T, W>(q + tid, tid, steps, n, m, tile);
+  if (q_wanted != 0) {
+    device T* q = Q + ulong(group.y) * m * n + begin;
+    write_reflectors<T, W>(a, place, steps, height, n, q, m, tid, tile, shared);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    make_factor<T, W>(packed, factors, steps, tid, threads, shared);
+    multiply_top<T, W>(packed, factors, tile, steps, tid, threads);
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (tid < height) multiply_row<T, W>(q + tid, tid, steps, n, m, tile);
+  }
 }
 
 // LAPACK's geqr2 in place on the columns [first, last) of a column-major m x n matrix from row
