@@ -1,5 +1,6 @@
 #include "scalar.h"
 #include "householder.h"
+#include "triangular_factor.h"
 
 // Columns of a panel: one a lane.
 constexpr constant uint WIDTH = 32;
@@ -25,10 +26,6 @@ template <int W, int PARTS> inline constexpr int shared_size() {
 }
 // From row to row of the top of a group's block: wide accesses stay aligned.
 template <typename T, int W> inline constexpr int top_stride() { return W + int(16 / sizeof(T)); }
-// Entries above the diagonal of a triangular factor, by columns: (i, k) is k (k - 1) / 2 + i.
-template <int W> inline constexpr int packed_size() { return W * (W - 1) / 2; }
-inline uint packed_column(uint k) { return k * (k - 1) / 2; }
-
 // A thread owns rows of column `column`; the lanes of a column's team hold the others.
 struct Place {
   uint column;
@@ -200,53 +197,6 @@ inline void form_columns(
 #pragma unroll
     for (int i = W - 1; i > 0; --i) a[i] = mul_sub(a[i - 1], x[i - 1], g);
     a[0] = first;
-  }
-}
-
-// The triangular factor T of a block of reflectors: T^-1 is diag(1 / tau) and above it V^H V
-// (Puglisi, 1992), whose entries `packed` has and T's replace. Where T1 and T2 are the factors of
-// neighbouring blocks and G12 is what V^H V has right of T1, T12 is -T1 G12 T2: all threads of the
-// group make blocks of 2, 4, 8 ... of them.
-template <typename T, int W>
-inline void make_factor(
-    threadgroup T* packed,
-    threadgroup const T* tau,
-    uint steps,
-    uint tid,
-    uint threads,
-    threadgroup T* scratch) {
-#pragma unroll(1)
-  for (uint b = 1; b < steps; b *= 2) {
-    const uint count = (steps + b - 1) / (2 * b) * b * b;
-    for (uint e = tid; e < count; e += threads) {
-      const uint middle = e / (b * b) * 2 * b + b;
-      const uint i = middle - b + e % b;
-      const uint j = middle + e / b % b;
-      if (j < steps) {
-        T minus = mul_sub(zero<T>(), packed[packed_column(j) + i], tau[j]);
-#pragma unroll(4)
-        for (uint l = middle; l < j; ++l) {
-          minus = mul_sub(minus, packed[packed_column(l) + i], packed[packed_column(j) + l]);
-        }
-        scratch[e] = minus;
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint e = tid; e < count; e += threads) {
-      const uint middle = e / (b * b) * 2 * b + b;
-      const uint i = middle - b + e % b;
-      const uint j = middle + e / b % b;
-      if (j < steps) {
-        threadgroup const T* column = scratch + e / b * b;
-        T minus = mul_sub(zero<T>(), tau[i], column[e % b]);
-#pragma unroll(4)
-        for (uint l = i + 1; l < middle; ++l) {
-          minus = mul_sub(minus, packed[packed_column(l) + i], column[l + b - middle]);
-        }
-        packed[packed_column(j) + i] = zero<T>() - minus;
-      }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
 
@@ -533,7 +483,7 @@ template <typename T, int W>
     device T* q = Q + ulong(group.y) * m * n + begin;
     write_reflectors<T, W>(a, place, steps, height, n, q, m, tid, tile, shared);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    make_factor<T, W>(packed, factors, steps, tid, threads, shared);
+    make_factor<T>(packed, factors, steps, tid, threads, shared);
     multiply_top<T, W>(packed, factors, tile, steps, tid, threads);
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
     if (tid < height) multiply_row<T, W>(q + tid, tid, steps, n, m, tile);
@@ -594,14 +544,10 @@ template <typename T>
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  make_factor<T, 32>(packed, factors, steps, simd * 32 + lane, parts * 32, shared);
-  device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
-  for (uint j = simd; j < WIDTH; j += parts) {
-    T entry = zero<T>();
-    if (lane < j && j < steps) entry = packed[packed_column(j) + lane];
-    if (lane == j && j < steps) entry = factors[j];
-    out[j * WIDTH + lane] = entry;
-  }
+  make_factor<T>(packed, factors, steps, simd * 32 + lane, parts * 32, shared);
+  write_factor<T>(
+      packed, factors, steps, simd * 32 + lane, parts * 32,
+      triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH));
 }
 
 // Q of each block of rows times its block of the Q of the blocks' R: the second step of TSQR.
