@@ -379,12 +379,14 @@ inline void multiply_top(
     const uint k = e % uint(W);
     const uint j = e / uint(W);
     if (k <= j) {
+      threadgroup const T* row = packed + packed_column(k + 1) + k;
       T minus = zero<T>();
       T before = tau[k];
 #pragma unroll(4)
       for (uint l = k; l < j; ++l) {
         minus = mul_sub(minus, before, conj(top[j * STRIDE + l]));
-        before = packed[packed_column(l + 1) + k];
+        before = *row;
+        row += l + 1;
       }
       top[k * STRIDE + j] = before - minus;
     }
@@ -405,9 +407,11 @@ inline void multiply_row(
   T sum[W];
 #pragma unroll
   for (uint c = 0; c < uint(W); ++c) sum[c] = row == c && c < steps ? one<T>() : zero<T>();
+  T next = q[0];
 #pragma unroll(2)
   for (uint k = 0; k < steps; ++k) {
-    const T x = q[ulong(k) * m];
+    const T x = next;
+    if (k + 1 < steps) next = q[ulong(k + 1) * m];
 #pragma unroll
     for (uint first = 0; first < uint(W); first += 8) {
       if (first + 8 > k) {

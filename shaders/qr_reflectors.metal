@@ -615,8 +615,10 @@ template <typename T>
     const ulong begin = ulong(group.y) * height * width + row;
     T x[WIDTH];
 #pragma unroll
+    for (uint l = 0; l < WIDTH; ++l) x[l] = reflector_entry(reflectors, row, l, width, m);
+    // Apart from the loads, which could not pass a store.
+#pragma unroll
     for (uint l = 0; l < WIDTH; ++l) {
-      x[l] = reflector_entry(reflectors, row, l, width, m);
       if (l < width) V[begin + ulong(l) * height] = x[l];
     }
     write_product<T>(x, t, VT + begin, height, width);

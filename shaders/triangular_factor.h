@@ -17,32 +17,39 @@ inline void make_factor(
     uint threads,
     threadgroup T* scratch) {
 #pragma unroll(1)
-  for (uint b = 1; b < steps; b *= 2) {
-    const uint count = (steps + b - 1) / (2 * b) * b * b;
+  for (uint bits = 0; (1u << bits) < steps; ++bits) {
+    const uint b = 1u << bits;
+    const uint count = (steps + b - 1) >> (bits + 1) << (2 * bits);
     for (uint e = tid; e < count; e += threads) {
-      const uint middle = e / (b * b) * 2 * b + b;
-      const uint i = middle - b + e % b;
-      const uint j = middle + e / b % b;
+      const uint middle = (e >> (2 * bits) << (bits + 1)) + b;
+      const uint i = middle - b + (e & (b - 1));
+      const uint j = middle + (e >> bits & (b - 1));
       if (j < steps) {
-        T minus = mul_sub(zero<T>(), packed[packed_column(j) + i], tau[j]);
+        threadgroup const T* column = packed + packed_column(j);
+        threadgroup const T* row = packed + packed_column(middle) + i;
+        T minus = mul_sub(zero<T>(), column[i], tau[j]);
 #pragma unroll(4)
         for (uint l = middle; l < j; ++l) {
-          minus = mul_sub(minus, packed[packed_column(l) + i], packed[packed_column(j) + l]);
+          minus = mul_sub(minus, *row, column[l]);
+          row += l;
         }
         scratch[e] = minus;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint e = tid; e < count; e += threads) {
-      const uint middle = e / (b * b) * 2 * b + b;
-      const uint i = middle - b + e % b;
-      const uint j = middle + e / b % b;
+      const uint middle = (e >> (2 * bits) << (bits + 1)) + b;
+      const uint i = middle - b + (e & (b - 1));
+      const uint j = middle + (e >> bits & (b - 1));
       if (j < steps) {
-        threadgroup const T* column = scratch + e / b * b;
-        T minus = mul_sub(zero<T>(), tau[i], column[e % b]);
+        threadgroup const T* column = scratch + e;
+        threadgroup const T* row = packed + packed_column(i + 1) + i;
+        T minus = mul_sub(zero<T>(), tau[i], *column);
 #pragma unroll(4)
         for (uint l = i + 1; l < middle; ++l) {
-          minus = mul_sub(minus, packed[packed_column(l) + i], column[l + b - middle]);
+          column += 1;
+          minus = mul_sub(minus, *row, *column);
+          row += l;
         }
         packed[packed_column(j) + i] = zero<T>() - minus;
       }
