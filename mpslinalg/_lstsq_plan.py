@@ -14,14 +14,14 @@ from mpslinalg._triangular_plan import solve_into
 
 def regime(dtype: torch.dtype, batch: int, m: int, n: int, k: int) -> str:
     """What runs for these sizes, in a few words for `which`."""
-    name, columns = ("qr", n + k) if _at_once(n, k) else ("geqrf", n)
+    name, columns = ("qr", n + k) if _at_once(dtype, n, k) else ("geqrf", n)
     panels = _qr_plan.regime(name, dtype, batch, m, columns, k)
     return f"{panels}, solve_triangular, lstsq_finish"
 
 
-def _at_once(n: int, k: int) -> bool:
+def _at_once(dtype: torch.dtype, n: int, k: int) -> bool:
     """Whether A and B together fit the kernels that make R of tall matrices without panels."""
-    return n + k <= _qr_plan.WIDTH
+    return n + k <= _qr_plan.widest(dtype)
 
 
 def gels(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -38,7 +38,7 @@ def gels(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     both = empty((batch, m, n + k), left)
     copy(both[:, :, :n], left)
     copy(both[:, :, n:], right)
-    if _at_once(n, k):
+    if _at_once(both.dtype, n, k):
         _, both = _qr_plan.qr(both, "r")
     else:
         _qr_plan.reduce(both, empty((batch, min(m, n + k)), both, row_major=True), n)

@@ -69,7 +69,7 @@ def _tall(A: Tensor, mode: str) -> tuple[Tensor, Tensor, Tensor]:
     S, R, P = qr_pivoted(top, mode)
     if mode != "r":
         m, n = A.shape[-2:]
-        kernel("qr", "qr_combine", scalar(A.dtype))(
+        kernel("qr", "qr_combine", scalar(A.dtype), _qr_plan.WIDTH)(
             S, Q, m, n, m,
             threads=(128 * -(-m // 128), 1, Q.numel() // (m * n)), group=(128, 1, 1),
         )  # fmt: skip

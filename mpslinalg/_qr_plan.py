@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -16,6 +14,10 @@ from mpslinalg._simdgroups import lanes, whole
 WIDTH = 32
 # Rows of a panel that one threadgroup holds: 512 threads of 32 rows of every column.
 MAX_ROWS = 512
+# Columns of a matrix that TSQR takes without panels, as a simdgroup more for four others has the
+# last eight of them; and the rows of a group then, by what fits 32 KiB of threadgroup memory.
+WIDE = 40
+WIDE_ROWS = 256
 # Rows that a threadgroup takes where several share the columns that reflectors are applied to.
 SPAN = 256
 # Threadgroups that a matrix may as well have more of: an H200 has 132 processors.
@@ -30,8 +32,8 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         return f"qr_triangle, {spread if tall else 'qr_apply'}"
     if name.startswith("qr") and max(m, n) <= WIDTH:
         return "qr_simd"
-    if name == "qr" and n <= WIDTH:
-        return "qr_group, qr_combine" if tall else "qr_group"
+    if name == "qr" and n <= min(widest(dtype), m):
+        return "qr_group, qr_combine" if m > _height(dtype, n) else "qr_group"
     if tall:
         panels = f"qr_group for panels of {WIDTH} columns, qr_reconstruct"
         applied = "qr_project, qr_subtract" if n <= PRODUCT else "qr_expand, matmul"
@@ -44,6 +46,16 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
 def _rows(dtype: torch.dtype) -> int:
     """Rows of a panel that one threadgroup holds, with what its threads tell each other."""
     return MAX_ROWS if dtype.itemsize <= 8 else MAX_ROWS // 8
+
+
+def widest(dtype: torch.dtype) -> int:
+    """Columns up to which no panels are made of a matrix with at least as many rows."""
+    return WIDE if dtype.itemsize <= 8 else WIDTH
+
+
+def _height(dtype: torch.dtype, n: int) -> int:
+    """Rows of n columns that one threadgroup holds."""
+    return _rows(dtype) if n <= WIDTH else WIDE_ROWS
 
 
 def sides(m: int, n: int, mode: str) -> tuple[int, int]:
@@ -64,7 +76,7 @@ def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
     columns, rows = sides(m, n, mode)
     if max(m, n) <= WIDTH:
         _simd(matrices, Q if columns else empty((1,), A), R, columns, rows)
-    elif n <= WIDTH and rows == n:
+    elif n <= widest(A.dtype) and rows == n:
         _tall(matrices, flattened(Q) if columns else empty((1,), A), flattened(R), columns != 0)
     else:
         factor, tau = empty(matrices.shape, A), _empty_tau(matrices, min(m, n))
@@ -94,16 +106,15 @@ def _simd(matrices: Tensor, Q: Tensor, R: Tensor, columns: int, rows: int) -> No
 
 
 def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool) -> None:
-    """Q and R of at most WIDTH columns: of blocks of rows, then of the R of those (TSQR)."""
+    """Q and R of few columns: of blocks of rows, then of the R of those (TSQR)."""
     batch, m, n = matrices.shape
-    blocks = -(-m // _rows(Q.dtype))
-    if blocks > 1 and batch * blocks <= FEW_GROUPS:
-        # As many rows in each block as their R have together.
-        blocks = max(blocks, math.isqrt(m // n))
+    width = WIDTH if n <= WIDTH else WIDE
+    blocks = _blocks(batch, m, n, _height(Q.dtype, n))
     rows = -(-m // blocks)
     tops = R if blocks == 1 else empty((batch, blocks * n, n), R)
-    threads = whole(rows)
-    kernel("qr", "qr_group", scalar(Q.dtype))(
+    parts = -(-rows // WIDTH)
+    threads = WIDTH * parts + whole((width - WIDTH) * parts)
+    kernel("qr", "qr_group", scalar(Q.dtype), width)(
         matrices, Q, tops, m, n, rows, *strides(matrices), wanted,
         threads=(threads * blocks, batch), group=(threads, 1),
     )  # fmt: skip
@@ -112,9 +123,21 @@ def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool) -> None:
     factor = empty(tops.shape, tops) if wanted else empty((1,), R)
     _tall(tops, factor, R, wanted)
     if wanted:
-        kernel("qr", "qr_combine", scalar(Q.dtype))(
+        kernel("qr", "qr_combine", scalar(Q.dtype), width)(
             factor, Q, m, n, rows, threads=(128 * -(-rows // 128), blocks, batch), group=(128, 1, 1)
         )
+
+
+def _blocks(batch: int, m: int, n: int, height: int) -> int:
+    """Blocks of at most `height` rows that m rows of n columns are cut into."""
+    blocks = -(-m // height)
+    if blocks == 1 or batch * blocks > FEW_GROUPS:
+        return blocks
+    # Each level of the tree leaves the same part of its rows: so all take equally long.
+    levels = 2
+    while n * (height / n) ** levels < m:
+        levels += 1
+    return max(blocks, int((m / n) ** (1 - 1 / levels)))
 
 
 def _empty_tau(matrices: Tensor, count: int) -> Tensor:

@@ -1,19 +1,31 @@
 #include "scalar.h"
 #include "householder.h"
-#include "tile.h"
+#include "triangular_factor.h"
 
-// Columns of a panel, and of the widest matrix that lies in registers.
+// Columns of a panel: one a lane.
 constexpr constant uint WIDTH = 32;
+// Columns more that a wide group has, one of four parts in the lanes of a simdgroup.
+constexpr constant uint EXTRA = 8;
 // Rows of a thread of a group; a part is the simdgroup that holds so many rows of all columns.
 constexpr constant int ROWS = 32;
-// Two buffers of sums, one for each part, and the top row.
-template <int PARTS> inline constexpr int sums_size() { return PARTS == 1 ? 1 : (PARTS + 1) * 32; }
 // Parts that leave room in threadgroup memory.
-template <typename T> inline constexpr int max_parts() { return sizeof(T) > 8 ? 2 : 16; }
-// Entries above the diagonal of a triangular factor, by columns: (i, k) is k (k - 1) / 2 + i.
-constexpr constant uint PACKED = 32 * 31 / 2;
-inline uint packed_column(uint k) { return k * (k - 1) / 2; }
-
+template <typename T, int W> inline constexpr int max_parts() {
+  return W > 32 ? 8 : (sizeof(T) > 8 ? 2 : 16);
+}
+// From one part's sums to the next: those of one column lie on different banks.
+template <int W> inline constexpr int sums_stride() { return W > 32 ? W + 1 : W; }
+// The sums of a step, one for each part, and the top row.
+template <int W, int PARTS> inline constexpr int sums_size() {
+  return PARTS == 1 ? 1 : (PARTS + 1) * sums_stride<W>();
+}
+// What a group's threads tell each other: pivot columns twice and sums, these twice too where no
+// barrier parts a step's from those before; later four rows of each part.
+template <int W, int PARTS> inline constexpr int shared_size() {
+  constexpr int STEPS = 2 * PARTS * ROWS + (W > 32 ? 1 : 2) * sums_size<W, PARTS>();
+  return STEPS > 4 * W * PARTS ? STEPS : 4 * W * PARTS;
+}
+// From row to row of the top of a group's block: wide accesses stay aligned.
+template <typename T, int W> inline constexpr int top_stride() { return W + int(16 / sizeof(T)); }
 // A thread owns rows of column `column`; the lanes of a column's team hold the others.
 struct Place {
   uint column;
@@ -22,56 +34,107 @@ struct Place {
   uint parts;
 };
 
-// The sum of a value over the parts, in all of them, and the top row that part 0 has.
-template <typename T, int PARTS>
-inline T sum_parts(T value, thread T& top, Place place, threadgroup T* sums) {
-  if constexpr (PARTS == 1) {
-    return value;
-  } else {
-    sums[place.part * 32 + place.column] = value;
-    if (place.part == 0) sums[uint(PARTS) * 32 + place.column] = top;
+template <int W> inline Place place_in_group(uint tid, uint parts) {
+  if (W > 32 && tid >= parts * 32) {
+    const uint extra = tid - parts * 32;
+    const Place place = {32 + extra % EXTRA, 0, extra / EXTRA, parts};
+    return place;
+  }
+  const Place place = {tid % 32, 0, tid / 32, parts};
+  return place;
+}
+
+// What a thread's part wrote to threadgroup memory is there for the other threads of the part.
+template <int W> inline void part_barrier() {
+  if constexpr (W > 32) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    // In pairs and without a branch, so that no load waits for another.
-    T sum[2] = {zero<T>(), zero<T>()};
-#pragma unroll
-    for (uint p = 0; p < uint(PARTS); ++p) {
-      const T entry = sums[p * 32 + place.column];
-      sum[p % 2] = p < place.parts ? sum[p % 2] + entry : sum[p % 2];
-    }
-    top = sums[uint(PARTS) * 32 + place.column];
-    return sum[0] + sum[1];
+  } else {
+    simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
 
-// Householder's reduction of the columns in the lanes of a team, `steps` of them. Part 0 holds the
-// top rows: row k stands at entry 0 at step k, then goes to `top` as LAPACK's geqrf leaves it, and
-// every part turns its entries by one. Returns the column's tau; below the top rows v is left.
-// `gram` gets the products v_i^H v_k, packed; the columns on the left have them in hand.
+// The sum of a value over the parts, in all of them, and the top row, which part `head` has.
+template <typename T, int W, int PARTS>
+inline T sum_parts(T value, thread T& top, bool head, Place place, threadgroup T* sums) {
+  if constexpr (PARTS == 1) {
+    return value;
+  } else {
+    constexpr uint STRIDE = sums_stride<W>();
+    constexpr uint AT_ONCE = PARTS < 4 ? PARTS : 4;
+    sums[place.part * STRIDE + place.column] = value;
+    if (head) sums[uint(PARTS) * STRIDE + place.column] = top;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // Several at once and without a branch, so that no load waits for another.
+    T sum[4] = {zero<T>(), zero<T>(), zero<T>(), zero<T>()};
+#pragma unroll
+    for (uint first = 0; first < uint(PARTS); first += AT_ONCE) {
+      if (first < place.parts) {
+#pragma unroll
+        for (uint p = 0; p < AT_ONCE; ++p) {
+          const T entry = sums[(first + p) * STRIDE + place.column];
+          sum[p] = first + p < place.parts ? sum[p] + entry : sum[p];
+        }
+      }
+    }
+    top = sums[uint(PARTS) * STRIDE + place.column];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  }
+}
+
+// The sum over the parts for column k, of which each lane reads one.
+template <typename T, int W, int PARTS>
+inline real_t<T> sum_of_column(uint k, Place place, threadgroup const T* sums) {
+  static_assert(PARTS == int(EXTRA), "lanes of a simdgroup read one part each, in runs of EXTRA");
+  const uint p = place.column % EXTRA;
+  const real_t<T> own = real_part(sums[p * uint(sums_stride<W>()) + k]);
+  real_t<T> sum = p < place.parts ? own : real_t<T>(0);
+#pragma unroll
+  for (uint distance = EXTRA / 2; distance > 0; distance /= 2) {
+    sum = sum + simd_shuffle_xor(sum, ushort(distance));
+  }
+  return sum;
+}
+
+// Householder's reduction of the columns in the lanes of a team, `steps` of them. The first parts
+// hold the top rows: row k stands at entry 0 at step k, then goes to `top` as LAPACK's geqrf leaves
+// it, and every part turns its entries by one. Returns the column's tau; below the top rows v is
+// left. `gram` gets the products v_i^H v_k, packed; the columns on the left have them in hand.
 template <typename T, int W, int N, int PARTS>
 inline T reduce_columns(
     thread T (&a)[N],
     Place place,
     uint steps,
     threadgroup T* top,
+    uint top_stride,
     threadgroup T* gram,
     threadgroup T* sums,
     Pivot<T> pivot) {
-  const bool head = place.part == 0;
   T tau = zero<T>();
   T inverse = one<T>();
 #pragma unroll(1)
   for (uint k = 0; k < steps; ++k) {
-    const ushort source = ushort(place.first_lane + k);
+    const bool head = place.part == k / uint(ROWS);
     threadgroup const T* x = share<T, N>(a, place.column == k, pivot.at(k));
+    if constexpr (W > 32) threadgroup_barrier(mem_flags::mem_threadgroup);
     // Two sums: a product need not wait for the one before.
     T minus[2] = {head ? zero<T>() : mul_sub(zero<T>(), conj(x[0]), a[0]), zero<T>()};
 #pragma unroll
     for (int i = 1; i < N; ++i) minus[i % 2] = mul_sub(minus[i % 2], conj(x[i]), a[i]);
     T entry = a[0];
-    threadgroup T* buffer = sums + (k & 1) * uint(sums_size<PARTS>());
-    const T products = zero<T>() - sum_parts<T, PARTS>(minus[0] + minus[1], entry, place, buffer);
-    const Reflector<T> h =
-        reflector<T>(simd_shuffle(entry, source), real_part(simd_shuffle(products, source)));
+    threadgroup T* buffer = sums + (W > 32 ? 0u : (k & 1) * uint(sums_size<W, PARTS>()));
+    const T products =
+        zero<T>() - sum_parts<T, W, PARTS>(minus[0] + minus[1], entry, head, place, buffer);
+    T corner;
+    real_t<T> squares;
+    if constexpr (W > 32) {
+      corner = buffer[PARTS * sums_stride<W>() + int(k)];
+      squares = -sum_of_column<T, W, PARTS>(k, place, buffer);
+    } else {
+      const ushort source = ushort(place.first_lane + k);
+      corner = simd_shuffle(entry, source);
+      squares = real_part(simd_shuffle(products, source));
+    }
+    const Reflector<T> h = reflector<T>(corner, squares);
     // f = conj(tau) v^H a; of the columns on the left v is what is left to scale.
     const bool right = place.column > k;
     const T whole = entry + mul(conj(h.inverse), products);
@@ -80,7 +143,7 @@ inline T reduce_columns(
     if (head) {
       T left = right ? entry - f : from_real<T>(h.beta);
       if (place.column < k) left = mul(entry, inverse);
-      top[k * uint(W + 1) + place.column] = left;
+      top[k * top_stride + place.column] = left;
       if constexpr (PARTS > 1) {
         if (place.column < k) gram[packed_column(k) + place.column] = conj(mul(inverse, whole));
       }
@@ -137,31 +200,9 @@ inline void form_columns(
   }
 }
 
-// x := T x for the triangular factor T of a block of reflectors, a vector a lane of one simdgroup:
-// T^-1 is diag(1 / tau) and above it V^H V (Puglisi, 1992), whose entries are `packed`. `tile` is
-// overwritten.
-template <typename T>
-inline void multiply_factor(
-    thread T (&x)[32],
-    T tau,
-    uint steps,
-    uint lane,
-    threadgroup const T* packed,
-    threadgroup T* tile) {
-  for (uint l = 1; l < steps; ++l) {
-    const T factor = simd_shuffle(tau, ushort(l));
-    if (lane < l) tile[l * 32 + lane] = mul(packed[packed_column(l) + lane], factor);
-  }
-  simdgroup_barrier(mem_flags::mem_threadgroup);
-  substitute<T, 32, false>(x, tile, steps, true);
-#pragma unroll
-  for (int k = 0; k < 32; ++k) x[k] = mul(simd_shuffle(tau, ushort(k)), x[k]);
-  simdgroup_barrier(mem_flags::mem_threadgroup);
-}
-
 // Four rows of a part as they stand in `rows` to a column-major matrix: they follow its row `top`,
 // the last of all is followed by the first. Those outside of [begin, end) are left alone.
-template <typename T>
+template <typename T, int W>
 inline void write_rows(
     threadgroup const T* rows,
     device T* to,
@@ -173,11 +214,11 @@ inline void write_rows(
     uint stride,
     uint lane) {
 #pragma unroll
-  for (uint e = lane; e < 4 * 32; e += 32) {
+  for (uint e = lane; e < 4 * uint(W); e += 32) {
     const uint row = part * uint(ROWS) + (top + e % 4) % uint(ROWS);
     const uint j = e / 4;
     if (row >= begin && row < end && j < columns) {
-      to[ulong(j) * stride + row] = rows[e % 4 * 32 + j];
+      to[ulong(j) * stride + row] = rows[e % 4 * uint(W) + j];
     }
   }
 }
@@ -226,7 +267,7 @@ kernel void qr_simd(
   for (int i = 0; i < W; ++i) a[i] = scale(a[i], -exponent);
 
   exponents[lane] = exponent;
-  const T tau = reduce_columns<T, W, W, 1>(a, place, steps, tile, tile, tile, pivot);
+  const T tau = reduce_columns<T, W, W, 1>(a, place, steps, tile, W + 1, tile, tile, pivot);
   simdgroup_barrier(mem_flags::mem_threadgroup);
   if (active && column < r_rows) {
     device T* to = R + ulong(matrix) * r_rows * n + column;
@@ -255,7 +296,7 @@ kernel void qr_simd(
 
 // The thread's part of a column of `rows` x n, scaled; returns the exponent that was taken out.
 // `maxima` may be written anew after a barrier.
-template <typename T, int PARTS>
+template <typename T, int W>
 inline int read_panel(
     thread T (&a)[ROWS],
     device const T* matrix,
@@ -275,10 +316,10 @@ inline int read_panel(
     from += row_stride;
     largest = max(largest, largest_part(a[i]));
   }
-  maxima[place.part * 32 + place.column] = from_real<T>(largest);
+  maxima[place.part * uint(W) + place.column] = from_real<T>(largest);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint p = 0; p < place.parts; ++p) {
-    largest = max(largest, real_part(maxima[p * 32 + place.column]));
+    largest = max(largest, real_part(maxima[p * uint(W) + place.column]));
   }
   const int exponent = exponent_of(largest);
 #pragma unroll
@@ -286,74 +327,110 @@ inline int read_panel(
   return exponent;
 }
 
-// The columns of Q of a block of `height` rows from what reduce_columns left, to a column-major
-// matrix whose columns are m apart: Q = I - V M with M = T V1^H, V1 being the top of V.
-template <typename T>
-inline void write_columns(
+// V of a block of `height` rows from what reduce_columns left, to a column-major matrix whose
+// columns are m apart. All threads of the group call it.
+template <typename T, int W>
+inline void write_reflectors(
     thread T (&a)[ROWS],
-    T tau,
+    Place place,
     uint steps,
     uint height,
     uint n,
     device T* to,
     uint m,
-    uint simd,
-    uint lane,
-    threadgroup const T* packed,
-    threadgroup T* tile,
+    uint tid,
+    threadgroup const T* top,
     threadgroup T* shared) {
-  T x[32];
-  if (simd == 0) {
+  const uint first = place.part * uint(ROWS);
+  threadgroup T* four = shared + place.part * uint(4 * W);
 #pragma unroll
-    for (uint k = 0; k < 32; ++k) {
-      const T below = k < lane ? conj(tile[lane * 33 + k]) : zero<T>();
-      x[k] = lane < steps ? (k == lane ? one<T>() : below) : zero<T>();
+  for (int i = 0; i < ROWS; i += 4) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const uint row = first + (uint(i + k) + steps) % uint(ROWS);
+      T entry = a[i + k];
+      if (row < steps) {
+        const T above = row == place.column ? one<T>() : zero<T>();
+        entry = row > place.column ? top[row * uint(top_stride<T, W>()) + place.column] : above;
+      }
+      four[uint(k * W) + place.column] = entry;
     }
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-      const uint row = (uint(i) + steps) % uint(ROWS);
-      if (row < steps && row > lane) a[i] = tile[row * 33 + lane];
-      if (row < steps && row == lane) a[i] = one<T>();
+    part_barrier<W>();
+    if (tid < place.parts * 32) {
+      write_rows<T, W>(
+          four, to, place.part, (uint(i) + steps) % uint(ROWS), 0, height, n, m, tid % 32);
     }
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (simd == 0) {
-    multiply_factor<T>(x, tau, steps, lane, packed, tile);
-#pragma unroll
-    for (uint k = 0; k < 32; ++k) tile[lane * 33 + k] = x[k];
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  threadgroup T* four = shared + simd * 128;
-#pragma unroll(1)
-  for (uint i = 0; i < uint(ROWS); i += 4) {
-    const uint top = (i + steps) % uint(ROWS);
-    T sum[4];
-#pragma unroll
-    for (uint k = 0; k < 4; ++k) {
-      four[k * 32 + lane] = a[k];
-      sum[k] = simd == 0 && (top + k) % uint(ROWS) == lane ? one<T>() : zero<T>();
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll(8)
-    for (uint k = 0; k < 32; ++k) {
-      const T entry = tile[lane * 33 + k];
-#pragma unroll
-      for (uint l = 0; l < 4; ++l) sum[l] = mul_sub(sum[l], four[l * 32 + k], entry);
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-    for (uint k = 0; k < 4; ++k) four[k * 32 + lane] = sum[k];
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    write_rows<T>(four, to, simd, top, 0, height, n, m, lane);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-    for (int k = 0; k < ROWS - 4; ++k) a[k] = a[k + 4];
+    part_barrier<W>();
   }
 }
 
-// Q and R of blocks of at most 32 columns, a threadgroup a block of `rows` rows, of which the last
+// M = T V1^H, upper triangular, in place of the top of a block, whose strict lower triangle is that
+// of V1.
+template <typename T, int W>
+inline void multiply_top(
+    threadgroup const T* packed,
+    threadgroup const T* tau,
+    threadgroup T* top,
+    uint steps,
+    uint tid,
+    uint threads) {
+  constexpr uint STRIDE = top_stride<T, W>();
+  for (uint e = tid; e < uint(W) * steps; e += threads) {
+    const uint k = e % uint(W);
+    const uint j = e / uint(W);
+    if (k <= j) {
+      threadgroup const T* row = packed + packed_column(k + 1) + k;
+      T minus = zero<T>();
+      T before = tau[k];
+#pragma unroll(4)
+      for (uint l = k; l < j; ++l) {
+        minus = mul_sub(minus, before, conj(top[j * STRIDE + l]));
+        before = *row;
+        row += l + 1;
+      }
+      top[k * STRIDE + j] = before - minus;
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint e = tid; e < uint(W) * steps; e += threads) {
+    const uint j = e % uint(W);
+    const uint k = e / uint(W);
+    if (j < k || j >= steps) top[k * STRIDE + j] = zero<T>();
+  }
+}
+
+// A row of Q = I - V M in place of V's, in a column-major matrix whose columns are m apart.
+template <typename T, int W>
+inline void multiply_row(
+    device T* q, uint row, uint steps, uint n, uint m, threadgroup const T* product) {
+  constexpr uint STRIDE = top_stride<T, W>();
+  T sum[W];
+#pragma unroll
+  for (uint c = 0; c < uint(W); ++c) sum[c] = row == c && c < steps ? one<T>() : zero<T>();
+  T next = q[0];
+#pragma unroll(2)
+  for (uint k = 0; k < steps; ++k) {
+    const T x = next;
+    if (k + 1 < steps) next = q[ulong(k + 1) * m];
+#pragma unroll
+    for (uint first = 0; first < uint(W); first += 8) {
+      if (first + 8 > k) {
+#pragma unroll
+        for (uint c = first; c < first + 8; ++c) {
+          sum[c] = mul_sub(sum[c], x, product[k * STRIDE + c]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (uint c = 0; c < uint(W); ++c) {
+    if (c < n) q[ulong(c) * m] = sum[c];
+  }
+}
+
+// Q and R of blocks of at most W columns, a threadgroup a block of `rows` rows, of which the last
 // may have fewer. R of all blocks stand below one another. With q_wanted = 0 there is no Q.
-template <typename T>
+template <typename T, int W>
 [[max_total_threads_per_threadgroup(512)]] kernel void qr_group(
     device const T* A [[buffer(0)]],
     device T* Q [[buffer(1)]],
@@ -367,41 +444,53 @@ template <typename T>
     constant uint& q_wanted [[buffer(9)]],
     uint2 group [[threadgroup_position_in_grid]],
     uint2 groups [[threadgroups_per_grid]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simd [[simdgroup_index_in_threadgroup]],
-    uint parts [[simdgroups_per_threadgroup]]) {
-  constexpr int PARTS = max_parts<T>();
+    uint tid [[thread_index_in_threadgroup]],
+    uint simds [[simdgroups_per_threadgroup]]) {
+  constexpr int PARTS = max_parts<T, W>();
   constexpr int PIVOTS = 2 * PARTS * ROWS;
-  constexpr int SUMS = sums_size<PARTS>();
-  THREADGROUP_ARRAY(T, tile, 32 * 33);
-  THREADGROUP_ARRAY(T, packed, PACKED);
-  THREADGROUP_ARRAY(T, shared, (PIVOTS + 2 * SUMS));
-  const Place place = {lane, 0, simd, parts};
-  const Pivot<T> pivot = {shared + simd * uint(ROWS), uint(PARTS * ROWS)};
+  constexpr int MAXIMA = PIVOTS + (W > 32 ? 0 : sums_size<W, PARTS>());
+  constexpr uint STRIDE = top_stride<T, W>();
+  THREADGROUP_ARRAY(T, tile, (W * int(STRIDE)));
+  THREADGROUP_ARRAY(T, packed, (packed_size<W>()));
+  THREADGROUP_ARRAY(T, shared, (shared_size<W, PARTS>()));
+  THREADGROUP_ARRAY(T, factors, W);
+  THREADGROUP_ARRAY(int, exponents, W);
+  const uint threads = simds * 32;
+  const Place place = place_in_group<W>(tid, (rows + uint(ROWS) - 1) / uint(ROWS));
+  const Pivot<T> pivot = {shared + place.part * uint(ROWS), uint(PARTS * ROWS)};
   const uint begin = group.x * rows;
   const uint height = min(rows, m - begin);
   const uint steps = min(height, n);
   T a[ROWS];
-  const int exponent = read_panel<T, PARTS>(
+  const int exponent = read_panel<T, W>(
       a, A + long(group.y) * batch_stride + long(begin) * long(row_stride), height, n, row_stride,
-      column_stride, place, shared + PIVOTS + SUMS);
-  const T tau =
-      reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, tile, packed, shared + PIVOTS, pivot);
+      column_stride, place, shared + MAXIMA);
+  const T tau = reduce_columns<T, W, ROWS, PARTS>(
+      a, place, steps, tile, STRIDE, packed, shared + PIVOTS, pivot);
+  if (place.part == 0) {
+    factors[place.column] = tau;
+    exponents[place.column] = exponent;
+  }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint r_rows = min(rows, n);
   device T* r = R + ulong(group.y) * groups.x * r_rows * n + group.x * r_rows;
-  for (uint j = simd; j < n; j += parts) {
-    const int column_exponent = simd_shuffle(exponent, ushort(j));
-    if (lane < r_rows) {
-      const bool filled = lane < steps && lane <= j;
-      r[ulong(j) * groups.x * r_rows + lane] =
-          filled ? scale(tile[lane * 33 + j], column_exponent) : zero<T>();
+  for (uint e = tid; e < uint(W) * n; e += threads) {
+    const uint i = e % uint(W);
+    const uint j = e / uint(W);
+    if (i < r_rows) {
+      const bool filled = i < steps && i <= j;
+      r[ulong(j) * groups.x * r_rows + i] =
+          filled ? scale(tile[i * STRIDE + j], exponents[j]) : zero<T>();
     }
   }
   if (q_wanted != 0) {
-    write_columns<T>(
-        a, tau, steps, height, n, Q + ulong(group.y) * m * n + begin, m, simd, lane, packed, tile,
-        shared);
+    device T* q = Q + ulong(group.y) * m * n + begin;
+    write_reflectors<T, W>(a, place, steps, height, n, q, m, tid, tile, shared);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    make_factor<T>(packed, factors, steps, tid, threads, shared);
+    multiply_top<T, W>(packed, factors, tile, steps, tid, threads);
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (tid < height) multiply_row<T, W>(q + tid, tid, steps, n, m, tile);
   }
 }
 
@@ -421,12 +510,13 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint parts [[simdgroups_per_threadgroup]]) {
-  constexpr int PARTS = max_parts<T>();
+  constexpr int PARTS = max_parts<T, 32>();
   constexpr int PIVOTS = 2 * PARTS * ROWS;
-  constexpr int SUMS = sums_size<PARTS>();
+  constexpr int MAXIMA = PIVOTS + sums_size<32, PARTS>();
   THREADGROUP_ARRAY(T, tile, 32 * 33);
-  THREADGROUP_ARRAY(T, packed, PACKED);
-  THREADGROUP_ARRAY(T, shared, (PIVOTS + 2 * SUMS));
+  THREADGROUP_ARRAY(T, packed, (packed_size<32>()));
+  THREADGROUP_ARRAY(T, shared, (shared_size<32, PARTS>()));
+  THREADGROUP_ARRAY(T, factors, 32);
   const Place place = {lane, 0, simd, parts};
   const Pivot<T> pivot = {shared + simd * uint(ROWS), uint(PARTS * ROWS)};
   const uint height = m - first;
@@ -434,10 +524,10 @@ template <typename T>
   const uint steps = min(height, width);
   device T* panel = A + (ulong(group) * n + first) * m + first;
   T a[ROWS];
-  const int exponent =
-      read_panel<T, PARTS>(a, panel, height, width, 1u, m, place, shared + PIVOTS + SUMS);
+  const int exponent = read_panel<T, 32>(a, panel, height, width, 1u, m, place, shared + MAXIMA);
   const T own =
-      reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, tile, packed, shared + PIVOTS, pivot);
+      reduce_columns<T, 32, ROWS, PARTS>(a, place, steps, tile, 33, packed, shared + PIVOTS, pivot);
+  if (simd == 0) factors[lane] = own;
   if (simd == 0 && lane < steps) tau[ulong(group) * min(m, n) + first + lane] = own;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint j = simd; j < width; j += parts) {
@@ -453,24 +543,20 @@ template <typename T>
 #pragma unroll
     for (int k = 0; k < 4; ++k) four[uint(k) * 32 + lane] = a[i + k];
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    write_rows<T>(four, panel, simd, (uint(i) + steps) % uint(ROWS), steps, height, width, m, lane);
+    write_rows<T, 32>(
+        four, panel, simd, (uint(i) + steps) % uint(ROWS), steps, height, width, m, lane);
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (simd == 0) {
-    T x[32];
-#pragma unroll
-    for (uint k = 0; k < 32; ++k) x[k] = k == lane && k < steps ? one<T>() : zero<T>();
-    multiply_factor<T>(x, own, steps, lane, packed, tile);
-    device T* out = triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH);
-#pragma unroll
-    for (uint k = 0; k < 32; ++k) out[lane * WIDTH + k] = x[k];
-  }
+  make_factor<T>(packed, factors, steps, simd * 32 + lane, parts * 32, shared);
+  write_factor<T>(
+      packed, factors, steps, simd * 32 + lane, parts * 32,
+      triangles + (ulong(group) * blocks + first / WIDTH) * (WIDTH * WIDTH));
 }
 
 // Q of each block of rows times its block of the Q of the blocks' R: the second step of TSQR.
 // A row a thread.
-template <typename T>
+template <typename T, int W>
 [[max_total_threads_per_threadgroup(128)]] kernel void qr_combine(
     device const T* S [[buffer(0)]],
     device T* Q [[buffer(1)]],
@@ -480,24 +566,24 @@ template <typename T>
     uint3 group [[threadgroup_position_in_grid]],
     uint3 groups [[threadgroups_per_grid]],
     uint tid [[thread_index_in_threadgroup]]) {
-  THREADGROUP_ARRAY(T, factor, 32 * 32);
+  THREADGROUP_ARRAY(T, factor, (W * W));
   device const T* s = S + ulong(group.z) * groups.y * n * n + group.y * n;
-  for (uint e = tid; e < WIDTH * n; e += 128) {
-    const uint l = e % WIDTH;
-    factor[e] = l < n ? s[ulong(e / WIDTH) * groups.y * n + l] : zero<T>();
+  for (uint e = tid; e < uint(W) * n; e += 128) {
+    const uint l = e % uint(W);
+    factor[e] = l < n ? s[ulong(e / uint(W)) * groups.y * n + l] : zero<T>();
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint inside = group.x * 128 + tid;
   const uint row = group.y * rows + inside;
   if (inside < rows && row < m) {
     device T* q = Q + ulong(group.z) * m * n + row;
-    T x[WIDTH];
+    T x[W];
 #pragma unroll
-    for (uint l = 0; l < WIDTH; ++l) x[l] = l < n ? q[ulong(l) * m] : zero<T>();
+    for (uint l = 0; l < uint(W); ++l) x[l] = l < n ? q[ulong(l) * m] : zero<T>();
     for (uint c = 0; c < n; ++c) {
       T minus = zero<T>();
 #pragma unroll
-      for (uint l = 0; l < WIDTH; ++l) minus = mul_sub(minus, x[l], factor[c * WIDTH + l]);
+      for (uint l = 0; l < uint(W); ++l) minus = mul_sub(minus, x[l], factor[c * uint(W) + l]);
       q[ulong(c) * m] = zero<T>() - minus;
     }
   }

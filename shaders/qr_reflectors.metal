@@ -1,6 +1,7 @@
 #include "scalar.h"
 #include "householder.h"
 #include "tile.h"
+#include "triangular_factor.h"
 
 // Reflectors of a block.
 constexpr constant uint WIDTH = 32;
@@ -55,29 +56,39 @@ template <typename T>
     top[lane * 33 + j] = inside ? y[ulong(j) * height + lane] : zero<T>();
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (walker == 0) {
-    // A row a lane; entry 0 stands in column k at step k. V1 and U take the place of Y, U without
-    // the signs.
-    T a[WIDTH];
+  // A row a lane, every fourth column a simdgroup: entry 0 is the one whose turn comes next. V1 and
+  // U take the place of Y, U without the signs. `u` has row and column k, kept twice.
+  T a[WIDTH / 4];
 #pragma unroll
-    for (uint j = 0; j < WIDTH; ++j) a[j] = top[lane * 33 + j];
-    const Pivot<T> pivot = {u, WIDTH};
+  for (uint j = 0; j < WIDTH / 4; ++j) a[j] = top[lane * 33 + walker + j * 4];
 #pragma unroll(1)
-    for (uint k = 0; k < width; ++k) {
-      threadgroup const T* x = share<T, int(WIDTH)>(a, lane == k, pivot.at(k));
-      const Real sign = real_part(x[0]) > Real(0) ? Real(-1) : Real(1);
-      // Of modulus 1 to 2.
-      const T corner = one<T>() - mul(from_real<T>(sign), x[0]);
-      const Real square = real_part(mul(conj(corner), corner));
-      const T factor = mul(from_real<T>(-sign / square), conj(corner));
-      const T l = lane > k ? mul(factor, a[0]) : zero<T>();
-      top[lane * 33 + k] = lane > k ? l : (lane == k ? corner : a[0]);
+  for (uint k = 0; k < width; ++k) {
+    threadgroup T* column = u + (k & 1) * (2 * WIDTH);
+    threadgroup T* x = column + WIDTH + walker * (WIDTH / 4);
+    const bool turn = walker == k % 4;
+    if (turn) column[lane] = a[0];
+    if (lane == k) {
+#pragma unroll
+      for (uint j = 0; j < WIDTH / 4; ++j) x[j] = a[j];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const T pivot = column[k];
+    const Real sign = real_part(pivot) > Real(0) ? Real(-1) : Real(1);
+    // Of modulus 1 to 2.
+    const T corner = one<T>() - mul(from_real<T>(sign), pivot);
+    const Real square = real_part(mul(conj(corner), corner));
+    const T factor = mul(from_real<T>(-sign / square), conj(corner));
+    const T l = lane > k ? mul(factor, column[lane]) : zero<T>();
+#pragma unroll
+    for (uint j = 0; j < WIDTH / 4; ++j) a[j] = mul_sub(a[j], l, x[j]);
+    if (turn) {
+      top[lane * 33 + k] = lane > k ? l : (lane == k ? corner : column[lane]);
       if (lane == k) {
         signs[k] = sign;
         factors[k] = factor;
       }
 #pragma unroll
-      for (uint j = 1; j < WIDTH; ++j) a[j - 1] = mul_sub(a[j], l, x[j]);
+      for (uint j = 1; j < WIDTH / 4; ++j) a[j - 1] = a[j];
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -263,6 +274,8 @@ template <typename T>
     uint tid [[thread_index_in_threadgroup]]) {
   THREADGROUP_ARRAY(T, v, block_size<T>());
   THREADGROUP_ARRAY(T, gram, 32 * 33);
+  THREADGROUP_ARRAY(T, packed, (packed_size<32>()));
+  THREADGROUP_ARRAY(T, factors, 32);
   const uint first = group.x * WIDTH;
   const uint width = min(WIDTH, count - first);
   device const T* V = A + (ulong(group.y) * n + first) * m + first;
@@ -277,20 +290,17 @@ template <typename T>
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   gather_products<T>(minus, gram, tid);
-  device T* out = triangles + (ulong(group.y) * groups.x + group.x) * (WIDTH * WIDTH);
   if (tid < WIDTH) {
-    // A row a lane: column k is -tau_k T(0:k, 0:k) V^H v_k, kept as row k below the diagonal.
-    for (uint k = 0; k < WIDTH; ++k) {
-      const T factor = k < width ? tau[ulong(group.y) * count + first + k] : zero<T>();
-      T minus_sum = zero<T>();
-      for (uint l = tid; l < k; ++l) {
-        minus_sum = mul_sub(minus_sum, gram[l * 33 + tid], gram[l * 33 + k]);
-      }
-      const T entry = tid == k ? factor : (tid < k ? mul(factor, minus_sum) : zero<T>());
-      if (tid <= k) gram[k * 33 + tid] = entry;
-      out[k * WIDTH + tid] = entry;
-    }
+    factors[tid] = tid < width ? tau[ulong(group.y) * count + first + tid] : zero<T>();
   }
+  for (uint k = tid / 32; k < WIDTH; k += 8) {
+    if (tid % 32 < k) packed[packed_column(k) + tid % 32] = gram[tid % 32 * 33 + k];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  make_factor<T>(packed, factors, width, tid, 256, gram);
+  write_factor<T>(
+      packed, factors, width, tid, 256,
+      triangles + (ulong(group.y) * groups.x + group.x) * (WIDTH * WIDTH));
 }
 
 // At most 32 columns of a matrix C, or of its conjugate.
@@ -363,29 +373,40 @@ inline void project(
   gather_products<T>(minus, w, tid);
 }
 
-// w := op(T) w.
+// w := op(T) w. Zeros of T are multiplied too, so that no load waits for a bound.
 template <typename T>
 inline void multiply_triangle(device const T* triangle, bool adjoint, uint tid, threadgroup T* w) {
   const uint j = tid % 32;
-  T product[4];
+  const uint row_step = adjoint ? WIDTH : 1u;
+  const uint step = adjoint ? 1u : WIDTH;
+  device const T* rows = triangle + tid / 32 * row_step;
+  T minus[4] = {zero<T>(), zero<T>(), zero<T>(), zero<T>()};
+#pragma unroll(8)
+  for (uint l = 0; l < WIDTH; ++l) {
+    const T entry = w[l * 33 + j];
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const uint i = tid / 32 + uint(r) * 8;
-    const uint begin = adjoint ? 0u : i;
-    const uint end = adjoint ? i + 1 : WIDTH;
-    T sum = zero<T>();
-    for (uint l = begin; l < end; ++l) {
-      const T t = adjoint ? conj(triangle[i * WIDTH + l]) : triangle[l * WIDTH + i];
-      sum = mul_sub(sum, t, w[l * 33 + j]);
+    for (int r = 0; r < 4; ++r) {
+      const T t = rows[uint(r) * 8 * row_step + l * step];
+      minus[r] = mul_sub(minus[r], adjoint ? conj(t) : t, entry);
     }
-    product[r] = sum;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
-  for (int r = 0; r < 4; ++r) w[(tid / 32 + uint(r) * 8) * 33 + j] = zero<T>() - product[r];
+  for (int r = 0; r < 4; ++r) w[(tid / 32 + uint(r) * 8) * 33 + j] = zero<T>() - minus[r];
 }
 
-// C := C - V w over the rows [begin, end).
+// A row's entries of C that a thread works on.
+template <typename T>
+inline void fetch_columns(thread T (&c)[own<T>()], Columns<T> C, uint row, uint end, uint tid) {
+#pragma unroll
+  for (int e = 0; e < own<T>(); ++e) {
+    const uint j = tid / depth<T>() + uint(e) * (256 / depth<T>());
+    c[e] = row < end && j < C.count ? C.get(row, j) : zero<T>();
+  }
+}
+
+// C := C - V w over the rows [begin, end). What a tile needs is fetched while the one before is
+// worked on.
 template <typename T>
 inline void subtract(
     device const T* V,
@@ -399,20 +420,20 @@ inline void subtract(
     threadgroup const T* w) {
   constexpr uint DEPTH = depth<T>();
   constexpr int OWN = own<T>();
+  const uint i = tid % DEPTH;
   T v_next[OWN];
+  T c_next[OWN];
   fetch_reflectors<T>(v_next, V, begin, end, width, v_stride, tid);
+  fetch_columns<T>(c_next, C, begin + i, end, tid);
   for (uint row = begin; row < end; row += DEPTH) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     store_reflectors<T>(v_next, tid, v);
-    const uint i = tid % DEPTH;
     T sums[OWN];
 #pragma unroll
-    for (int e = 0; e < OWN; ++e) {
-      const uint j = tid / DEPTH + uint(e) * (256 / DEPTH);
-      sums[e] = row + i < end && j < C.count ? C.get(row + i, j) : zero<T>();
-    }
+    for (int e = 0; e < OWN; ++e) sums[e] = c_next[e];
     threadgroup_barrier(mem_flags::mem_threadgroup);
     fetch_reflectors<T>(v_next, V, row + DEPTH, end, width, v_stride, tid);
+    fetch_columns<T>(c_next, C, row + DEPTH + i, end, tid);
 #pragma unroll(8)
     for (uint l = 0; l < WIDTH; ++l) {
       const T entry = v[i * 33 + l];
@@ -546,14 +567,17 @@ template <typename T>
       C + long(group.z) * batch_stride + long(column) * long(column_stride),
       min(WIDTH, columns - column), row_stride, column_stride, conjugated != 0};
   device const T* own_parts = parts + (ulong(group.z) * groups.y * columns + column) * WIDTH;
-  for (uint e = tid; e < WIDTH * WIDTH; e += 256) {
-    T sum = zero<T>();
-    if (e < some.count * WIDTH) {
+  T sums[4] = {zero<T>(), zero<T>(), zero<T>(), zero<T>()};
 #pragma unroll(4)
-      for (uint p = 0; p < groups.y; ++p) sum = sum + own_parts[ulong(p) * columns * WIDTH + e];
+  for (uint p = 0; p < groups.y; ++p) {
+#pragma unroll
+    for (uint r = 0; r < 4; ++r) {
+      const uint e = tid + r * 256;
+      if (e < some.count * WIDTH) sums[r] = sums[r] + own_parts[ulong(p) * columns * WIDTH + e];
     }
-    w[e % WIDTH * 33 + e / WIDTH] = sum;
   }
+#pragma unroll
+  for (uint r = 0; r < 4; ++r) w[tid % WIDTH * 33 + tid / WIDTH + r * 8] = sums[r];
   threadgroup_barrier(mem_flags::mem_threadgroup);
   multiply_triangle<T>(
       triangles + (ulong(group.z) * blocks + block) * (WIDTH * WIDTH), adjoint != 0, tid, w);
@@ -591,8 +615,10 @@ template <typename T>
     const ulong begin = ulong(group.y) * height * width + row;
     T x[WIDTH];
 #pragma unroll
+    for (uint l = 0; l < WIDTH; ++l) x[l] = reflector_entry(reflectors, row, l, width, m);
+    // Apart from the loads, which could not pass a store.
+#pragma unroll
     for (uint l = 0; l < WIDTH; ++l) {
-      x[l] = reflector_entry(reflectors, row, l, width, m);
       if (l < width) V[begin + ulong(l) * height] = x[l];
     }
     write_product<T>(x, t, VT + begin, height, width);

@@ -166,7 +166,8 @@ def run_plans(dtype: torch.dtype) -> None:
 
 def run_qr(dtype: torch.dtype) -> None:
     """Each width of a simdgroup's team, a threadgroup, several, and panels of either height."""
-    for shape in ((3, 4), (5, 8), (16, 9), (32, 20), (200, 20), (600, 8), (40, 70), (600, 40)):
+    tall = ((200, 20), (600, 8), (200, 40), (600, 40))
+    for shape in ((3, 4), (5, 8), (16, 9), (32, 20), *tall, (40, 70), (600, 50)):
         for mode in ("reduced", "complete", "r"):
             _qr_plan.qr(torch.zeros(2, *shape, dtype=dtype), mode)
             _qr_pivoted_plan.qr_pivoted(torch.zeros(2, *shape, dtype=dtype), mode)

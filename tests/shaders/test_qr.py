@@ -16,16 +16,17 @@ SIDES = (1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32)
 SHAPES = (
     *((n, n) for n in SIDES),
     *((2, 1), (1, 2), (4, 3), (3, 4), (5, 2), (2, 8), (9, 3), (12, 16), (32, 1), (1, 32), (20, 31)),
-    # A threadgroup, and panels.
+    # A threadgroup, of up to 40 columns too, and panels.
     *((33, 1), (33, 32), (65, 5), (129, 31)),
-    *((33, 33), (32, 33), (1, 33), (65, 64), (64, 65), (40, 100)),
+    *((33, 33), (40, 40), (97, 34), (160, 40)),
+    *((41, 41), (32, 33), (1, 33), (65, 64), (64, 65), (40, 100)),
 )
 CASES = [
     *((dtype, *shape) for dtype in SINGLES for shape in SHAPES),
-    *((dtype, *shape) for dtype in DOUBLES for shape in ((7, 6), (40, 35))),
+    *((dtype, *shape) for dtype in DOUBLES for shape in ((7, 6), (40, 35), (50, 45))),
 ]
 # Each kernel, and the last of several panels.
-REGIMES = ((3, 3), (7, 6), (32, 32), (40, 20), (40, 35))
+REGIMES = ((3, 3), (7, 6), (32, 32), (40, 20), (40, 35), (50, 45))
 each_regime = pytest.mark.parametrize("shape", REGIMES, ids=name)
 each_dtype = pytest.mark.parametrize("dtype", SINGLES, ids=name)
 
@@ -130,7 +131,7 @@ def test_columns_may_depend_on_each_other(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("shape", [(7, 6), (40, 20), (40, 33)], ids=name)
+@pytest.mark.parametrize("shape", [(7, 6), (40, 20), (40, 33), (50, 45)], ids=name)
 @each_dtype
 def test_strides(dtype: torch.dtype, shape: tuple[int, int], view: str, device: str) -> None:
     A = on(device, testing.random((1, 2, *shape), dtype))
@@ -147,8 +148,9 @@ def test_tall_panels(
 ) -> None:
     """Blocks of rows factored apart, to three levels, and the reflectors made of the result."""
     monkeypatch.setattr(_qr_plan, "MAX_ROWS", 64)
+    monkeypatch.setattr(_qr_plan, "WIDE_ROWS", 96)
     monkeypatch.setattr(_qr_plan, "PRODUCT", product)
-    for m, n in ((65, 1), (180, 30), (129, 40), (300, 70)):
+    for m, n in ((65, 1), (180, 30), (300, 40), (129, 45), (300, 70)):
         # Nearly diagonal, so that only the right signs give pivots; and of low rank.
         A = full_rank(m, n, dtype)[[0, 4, 5]]
         A[0] += 1e-3 * testing.random((m, n), dtype)
