@@ -42,8 +42,8 @@ STEP_BYTES = 32
 # Chunks of STEP_COLUMNS columns, of all matrices, up to which systems go in steps: 8192 of 128 rows
 # are predicted to take what triangular_columns takes of them.
 STEP_CHUNKS = 4096
-# Groups up to which a launch for more rows than STEP goes in steps, of complex numbers half as many:
-# all of a step solve the same rows again.
+# Chunks times squares below up to which a part goes in several steps, of complex numbers half as
+# many: all groups of a step solve the same rows again.
 STEP_GROUPS = 1024
 # Simdgroups of a step that find room beside each other, of complex numbers half as many: beyond, a
 # group takes several chunks. On an H200 two groups of ten simdgroups share a multiprocessor.
