@@ -10,6 +10,7 @@ from torch import Tensor
 from mpslinalg import _op, _triangular_plan
 from mpslinalg._cholesky_plan import lower
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
+from mpslinalg._lu_plan import permute
 from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
@@ -125,15 +126,13 @@ def _solve_blocked(LD: Tensor, pivots: Tensor, B: Tensor, X: Tensor, hermitian: 
         LD, pivots, L, permutation, roles, n, *strides(LD), pivots.stride(0),
         threads=(n, batch), group=(64, 1),
     )  # fmt: skip
-    permute = kernel("lu", "lu_permute", scalar(B.dtype))
-    grid, group = (n, k, batch), (64, 1, 1)
-    permute(B, permutation, Y, n, k, *strides(B), False, threads=grid, group=group)
+    permute(B, permutation, Y)
     solve_into(L, Y, Z, lower=True, unit=True, conjugated=False)
     kernel("ldl", "ldl_divide", scalar(LD.dtype))(
-        LD, roles, Z, n, k, *strides(LD), hermitian, threads=grid, group=group
+        LD, roles, Z, n, k, *strides(LD), hermitian, threads=(n, k, batch), group=(64, 1, 1)
     )
     solve_into(L.mT, Z, Y, lower=False, unit=True, conjugated=hermitian)
-    permute(Y, permutation, X, n, k, *strides(Y), True, threads=grid, group=group)
+    permute(Y, permutation, X, inverse=True)
 
 
 def _ldl_solve_fake(LD: Tensor, pivots: Tensor, B: Tensor, hermitian: bool) -> Tensor:

@@ -30,6 +30,10 @@ PANEL = 32
 # take 25.7 ms with it, 28.9 with half.
 PANEL_BYTES = 256
 MAX_THREADS = 512
+# Sides of a tile of lu_permute, and the groups that give a GPU enough to do: beyond, a group goes
+# through several tiles with the rows that it has found once.
+PERMUTED = 32
+PERMUTE_GROUPS = 1024
 # Bytes of one column chunk of lu_swap in threadgroup memory: 2 * 32 + 1 entries a column.
 SWAP_BYTES = 128
 
@@ -178,14 +182,13 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:
             threads=(32 * -(-k // width), -(-batch // teams)), group=(32, 1),
         )  # fmt: skip
     else:
-        permutation = row_permutation(swaps, n)
         solution = flattened(X)
         workspace = empty(right.shape, right)
         if transposed:
             solve_triangles(factors.mT, right, solution, workspace, True, conjugated)
-            _permute(workspace, permutation, solution, inverse=True)
+            permute(workspace, swaps, solution, pivots=n, inverse=True)
         else:
-            _permute(right, permutation, solution, inverse=False)
+            permute(right, swaps, solution, pivots=n)
             solve_triangles(factors, solution, workspace, solution, False, conjugated)
     return X
 
@@ -212,16 +215,21 @@ def row_permutation(pivots: Tensor, m: int) -> Tensor:
     batch, count = swaps.shape
     permutation = empty((batch, m), swaps, row_major=True)
     kernel("lu", "lu_permutation", "int")(
-        swaps, permutation, m, count, threads=(m, batch), group=(64, 1)
+        swaps, permutation, m, count, threads=(64 * -(-m // 64), batch), group=(64, 1)
     )
     return permutation
 
 
-def _permute(B: Tensor, permutation: Tensor, X: Tensor, inverse: bool) -> None:
+def permute(B: Tensor, rows: Tensor, X: Tensor, pivots: int = 0, inverse: bool = False) -> None:
+    """X[i] := B[rows[i]], or X[rows[i]] := B[i]; `rows` may be that many pivots instead."""
     batch, n, k = B.shape
+    tiles = -(-k // PERMUTED)
+    groups = batch * -(-n // PERMUTED)
+    turns = -(-tiles // max(PERMUTE_GROUPS // groups, 1))
     kernel("lu", "lu_permute", scalar(B.dtype))(
-        B, permutation, X, n, k, *strides(B), inverse, threads=(n, k, batch), group=(64, 1, 1)
-    )
+        B, rows, X, n, k, *strides(B), rows.stride(0), pivots, turns, inverse,
+        threads=(256 * -(-n // PERMUTED), -(-tiles // turns), batch), group=(256, 1, 1),
+    )  # fmt: skip
 
 
 def _lu_solve_fake(LU: Tensor, pivots: Tensor, B: Tensor, trans: int) -> Tensor:

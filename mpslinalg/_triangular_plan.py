@@ -33,16 +33,21 @@ FEW_FROM = 64
 # Bytes of right-hand sides in threadgroup memory then, half of what there is, and the most rows.
 FEW_BYTES = 16384
 FEW_ROWS = 512
-# Rows that a step of few large systems solves, a side of its squares, and the bytes of a row's
-# right-hand sides in a group.
+# Rows that a step solves, a side of its squares, the columns that pass through its registers at a
+# time, and the most bytes of a row that these are.
 STEP = 128
 SQUARE = 32
-STEP_BYTES = 16
-# Groups up to which a launch goes in steps: all of a step solve the same rows again, so there must
-# be room for them beside each other, of complex numbers for half as many. On an H200 512 rows with
-# 4096 right-hand sides, 1024 groups, take 192 us so and 282 by triangular_columns; of complex64,
-# 2048 groups, 691 and 388, with 512, 256 groups, 167 and 354.
+STEP_COLUMNS = 4
+STEP_BYTES = 32
+# Chunks of STEP_COLUMNS columns, of all matrices, up to which systems go in steps: 8192 of 128 rows
+# are predicted to take what triangular_columns takes of them.
+STEP_CHUNKS = 4096
+# Chunks times squares below up to which a part goes in several steps, of complex numbers half as
+# many: all groups of a step solve the same rows again.
 STEP_GROUPS = 1024
+# Simdgroups of a step that find room beside each other, of complex numbers half as many: beyond, a
+# group takes several chunks. On an H200 two groups of ten simdgroups share a multiprocessor.
+STEP_SIMDGROUPS = 2560
 # Strides up to which 32 bits hold an offset within a block.
 NEAR = 2**24
 
@@ -108,6 +113,7 @@ def _solve_in_steps(
     batch, n, k = X.shape
     columns = _columns_of_a_step(k, A.element_size())
     step = kernel("triangular_step", "triangular_step", scalar(A.dtype), columns)
+    room = STEP_SIMDGROUPS if A.element_size() <= 4 else STEP_SIMDGROUPS // 2
     # No launch writes what it reads; the last one has nothing to write here.
     rests = [empty(X.shape, X) for _ in range(min(2, -(-n // STEP)))]
     for left in range(n, 0, -STEP):
@@ -116,11 +122,13 @@ def _solve_in_steps(
         squares = -(-min(left, STEP) // SQUARE)
         simdgroups = squares * (squares + 1) // 2 + (squares if left > STEP else 0)
         groups = max(-(-(left - STEP) // SQUARE), 1)
+        beside = max(room // (simdgroups * groups * batch), 1)
+        chunks = -(-k // (columns * beside))
         step(
-            A[:, unsolved, unsolved], given, rest, solved, left, k,
+            A[:, unsolved, unsolved], given, rest, solved, left, k, chunks,
             *strides(A), *strides(given), *strides(rest), *strides(solved),
             lower, unit, conjugated,
-            threads=(32 * simdgroups * groups, -(-k // columns), batch),
+            threads=(32 * simdgroups * groups, -(-k // (columns * chunks)), batch),
             group=(32 * simdgroups, 1, 1),
         )  # fmt: skip
         B = rests[0]
@@ -128,16 +136,16 @@ def _solve_in_steps(
 
 
 def _columns_of_a_step(k: int, itemsize: int) -> int:
-    return 1 if k == 1 else STEP_BYTES // itemsize
+    return 1 if k == 1 else min(STEP_COLUMNS, STEP_BYTES // itemsize)
 
 
 def _rows_in_steps(batch: int, n: int, k: int, itemsize: int) -> int:
     """Rows that steps solve before a product, 0 where other kernels are faster."""
-    groups = batch * -(-k // _columns_of_a_step(k, itemsize))
-    most = STEP_GROUPS if itemsize <= 4 else STEP_GROUPS // 2
-    if n <= HEIGHT or groups > most:
+    chunks = batch * -(-k // _columns_of_a_step(k, itemsize))
+    if n <= HEIGHT or chunks > STEP_CHUNKS:
         return 0
-    return max(most // groups * SQUARE // STEP, 1) * STEP
+    most = STEP_GROUPS if itemsize <= 4 else STEP_GROUPS // 2
+    return max(most // chunks * SQUARE // STEP, 1) * STEP
 
 
 def _near(matrices: Tensor) -> Tensor:

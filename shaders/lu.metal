@@ -590,16 +590,68 @@ template <typename T, int WIDTH, int COLUMNS>
       matrix, m, column, count, width, right, l11, source, target, tile, tid, threads.x);
 }
 
+// Pivots that a group walks through at a time, and that a thread compares its row with at once.
+constexpr constant uint STAGE = 512;
+constexpr constant uint AT_ONCE = 8;
+
+inline uint swapped(uint row, uint i, uint pivot) {
+  return row == i ? pivot : (row == pivot ? i : row);
+}
+
+// row_before() for the threads of a group that walk, all of which call it: most pivots do not move
+// a thread's row, and it passes by AT_ONCE of them.
+inline uint staged_row_before(
+    device const int* pivots,
+    uint count,
+    uint rows,
+    uint row,
+    bool walks,
+    uint tid,
+    uint threads,
+    threadgroup uint* staged) {
+  for (uint end = count; end > 0; end = (end - 1) / STAGE * STAGE) {
+    const uint begin = (end - 1) / STAGE * STAGE;
+    // Pivots are the caller's: one that names no row is taken for the last.
+    for (uint e = tid; e < end - begin; e += threads) {
+      staged[e] = min(uint(pivots[begin + e]) - 1, rows - 1);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (walks) {
+      uint left = end - begin;
+      for (; left % AT_ONCE != 0; --left) {
+        row = swapped(row, begin + left - 1, staged[left - 1]);
+      }
+      while (left > 0) {
+        left -= AT_ONCE;
+        bool moves = row - (begin + left) < AT_ONCE;
+#pragma unroll
+        for (uint i = 0; i < AT_ONCE; ++i) moves = moves | (row == staged[left + i]);
+        for (uint i = AT_ONCE; moves && i > 0; --i) {
+          row = swapped(row, begin + left + i - 1, staged[left + i - 1]);
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  return row;
+}
+
 // One thread per entry: permutation[i] is the row of A that pivoting moved to row i.
 template <typename I>
-kernel void lu_permutation(
+[[max_total_threads_per_threadgroup(64)]] kernel void lu_permutation(
     device const I* pivots [[buffer(0)]],
     device I* permutation [[buffer(1)]],
     constant uint& m [[buffer(2)]],
     constant uint& count [[buffer(3)]],
-    uint2 id [[thread_position_in_grid]]) {
-  const ulong matrix = ulong(id.y);
-  permutation[matrix * m + id.x] = I(row_before(pivots + matrix * count, count, m, id.x));
+    uint2 group [[threadgroup_position_in_grid]],
+    uint2 threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(uint, staged, STAGE);
+  const ulong matrix = ulong(group.y);
+  const uint row = group.x * threads.x + tid;
+  const uint before =
+      staged_row_before(pivots + matrix * count, count, m, row, row < m, tid, threads.x, staged);
+  if (row < m) permutation[matrix * m + row] = I(before);
 }
 
 // One thread per entry of the larger of L and U, both row-major; steps = min(m, n).
@@ -639,27 +691,70 @@ kernel void lu_permutation_matrix(
   P[(matrix * m + id.y) * m + id.x] = moved ? one<T>() : zero<T>();
 }
 
-// One thread per entry: X[i] = B[permutation[i]], or X[permutation[i]] = B[i] when `inverse`.
-// B has any strides; X is column-major.
+// One group of 256 threads moves 32 rows of `turns` times 32 columns, by way of threadgroup memory:
+// X[i] = B[from[i]], or X[from[i]] = B[i] when `inverse`. `rows` holds the permutation `from`, or,
+// where `count` is not 0, so many pivots. B has any strides; X is column-major.
 template <typename T>
-kernel void lu_permute(
+[[max_total_threads_per_threadgroup(256)]] kernel void lu_permute(
     device const T* B [[buffer(0)]],
-    device const int* permutation [[buffer(1)]],
+    device const int* rows [[buffer(1)]],
     device T* X [[buffer(2)]],
     constant uint& n [[buffer(3)]],
     constant uint& columns [[buffer(4)]],
     constant uint& row_stride [[buffer(5)]],
     constant uint& column_stride [[buffer(6)]],
     constant long& batch_stride [[buffer(7)]],
-    constant uint& inverse [[buffer(8)]],
-    uint3 id [[thread_position_in_grid]]) {
-  const ulong matrix = ulong(id.z);
-  const uint moved = uint(permutation[matrix * n + id.x]);
-  const uint from = inverse != 0 ? id.x : moved;
-  const uint to = inverse != 0 ? moved : id.x;
-  X[(matrix * columns + id.y) * n + to] =
-      B[long(id.z) * batch_stride + long(from) * long(row_stride) +
-        long(id.y) * long(column_stride)];
+    constant long& rows_batch_stride [[buffer(8)]],
+    constant uint& count [[buffer(9)]],
+    constant uint& turns [[buffer(10)]],
+    constant uint& inverse [[buffer(11)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(uint, staged, STAGE);
+  THREADGROUP_ARRAY(uint, moved, 32);
+  THREADGROUP_ARRAY(T, tile, 32 * 33);
+  const uint first = group.x * 32;
+  device const int* given = rows + long(group.z) * rows_batch_stride;
+  const uint row = first + tid;
+  const bool owns = tid < 32 && row < n;
+  uint from = staged_row_before(given, count, n, row, owns, tid, 256, staged);
+  if (owns && count == 0) from = uint(given[row]);
+  if (owns) moved[tid] = from;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  device const T* b = B + long(group.z) * batch_stride;
+  device T* x = X + ulong(group.z) * columns * n;
+  const bool along_rows = column_stride < row_stride;
+  const uint last = min(columns, (group.y + 1) * turns * 32);
+  for (uint column = group.y * turns * 32; column < last; column += 32) {
+    T entries[4];
+#pragma unroll
+    for (uint load = 0; load < 4; ++load) {
+      const uint e = tid + load * 256;
+      const uint i = along_rows ? e / 32 : e % 32;
+      const uint j = column + (along_rows ? e % 32 : e / 32);
+      const bool inside = first + i < n && j < columns;
+      const uint source = !inside ? 0u : (inverse != 0 ? first + i : moved[i]);
+      device const T* at = b + long(source) * long(row_stride) + long(j) * long(column_stride);
+      entries[load] = inside ? *at : zero<T>();
+    }
+#pragma unroll
+    for (uint load = 0; load < 4; ++load) {
+      const uint e = tid + load * 256;
+      const uint i = along_rows ? e / 32 : e % 32;
+      const uint j = along_rows ? e % 32 : e / 32;
+      tile[j * 33 + i] = entries[load];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (uint load = 0; load < 4; ++load) {
+      const uint i = tid % 32;
+      const uint j = tid / 32 + load * 8;
+      if (first + i < n && column + j < columns) {
+        x[ulong(column + j) * n + (inverse != 0 ? moved[i] : first + i)] = tile[j * 33 + i];
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
 }
 
 // One thread solves for one column: op(A) x = b, A = P L U of N x N in device memory.

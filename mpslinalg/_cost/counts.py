@@ -197,8 +197,9 @@ _CHAINS: dict[str, Callable[[Sizes], float]] = {
         lambda v: SIMD_CYCLES * SWEEPS * _columns(v),
     ),
     "eigh_ql": lambda v: SIMD_CYCLES * 4 * _columns(v),
-    # A shuffle, a multiplication and two additions for an unknown.
-    "triangular_step": lambda v: 40.0 * min(v["n"], 128),
+    # A shuffle, a multiplication and two additions for an unknown; chunks follow one another at a
+    # distance of 32.
+    "triangular_step": lambda v: 40.0 * (min(v["n"], 128) + 32 * (v["chunks"] - 1)),
 }
 
 

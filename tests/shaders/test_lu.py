@@ -241,10 +241,55 @@ def test_unpack(dtype: torch.dtype, shape: tuple[int, int], device: str) -> None
     assert torch.equal(L, factors[..., :k].tril(-1) + torch.eye(m, k, dtype=dtype))
     assert torch.equal(U, factors[..., :k, :].triu())
     for matrix, swaps in zip(P, pivots.tolist(), strict=True):
-        rows = list(range(m))
-        for i, p in enumerate(swaps):
-            rows[i], rows[p - 1] = rows[p - 1], rows[i]
-        assert torch.equal(matrix.mT, torch.eye(m, dtype=dtype)[rows])
+        assert torch.equal(matrix.mT, torch.eye(m, dtype=dtype)[exchanged(swaps, m)])
+
+
+def exchanged(swaps: list[int], m: int) -> list[int]:
+    rows = list(range(m))
+    for i, p in enumerate(swaps):
+        rows[i], rows[p - 1] = rows[p - 1], rows[i]
+    return rows
+
+
+# Fewer pivots than are staged at a time, and more; no multiple of what is compared at once. Pivots
+# above their row are no factorisation's, but LAPACK's exchanges all the same.
+@pytest.mark.parametrize(("m", "count"), [(33, 33), (700, 9), (1100, 1025)])
+@pytest.mark.parametrize("above", [False, True])
+def test_permutation(m: int, count: int, above: bool, device: str) -> None:
+    generator = torch.Generator().manual_seed(m)
+    every = torch.randint(1, m + 1, (3, count), generator=generator, dtype=torch.int32)
+    nearest = torch.zeros(count) if above else torch.arange(1, count + 1)
+    pivots = every.maximum(nearest.int())
+    pivots[1] = m
+    permutation = _lu_plan.row_permutation(on(device, pivots), m)
+    assert permutation.tolist() == [exchanged(swaps, m) for swaps in pivots.tolist()]
+
+
+@pytest.mark.parametrize("groups", [0, _lu_plan.PERMUTE_GROUPS])
+@pytest.mark.parametrize(("n", "k"), [(33, 1), (129, 70), (600, 33)])
+@each_dtype
+def test_permute(
+    dtype: torch.dtype,
+    n: int,
+    k: int,
+    groups: int,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+) -> None:
+    monkeypatch.setattr(_lu_plan, "PERMUTE_GROUPS", groups)
+    generator = torch.Generator().manual_seed(n)
+    pivots = torch.randint(1, n + 1, (2, n), generator=generator, dtype=torch.int32)
+    rows = torch.tensor([exchanged(swaps, n) for swaps in pivots.tolist()], dtype=torch.int32)
+    B = on(device, testing.random((2, n, k), dtype))
+    expected = torch.stack([b[r.long()] for b, r in zip(B, on(device, rows), strict=True)])
+    X = torch.full((2, k, n), torch.nan, dtype=dtype, device=device).mT
+    for right in (B, B.mT.contiguous().mT):
+        for given, count in ((rows, 0), (pivots, n)):
+            _lu_plan.permute(right, on(device, given), X.fill_(torch.nan), count)
+            assert torch.equal(X, expected)
+    for right in (expected, expected.mT.contiguous().mT):
+        _lu_plan.permute(right, on(device, pivots), X.fill_(torch.nan), n, inverse=True)
+        assert torch.equal(X, B)
 
 
 @each_dtype

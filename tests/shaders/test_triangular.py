@@ -166,7 +166,7 @@ def test_steps_of_a_matrix_are_its_own(
     B = testing.random((2, 290, k), dtype, seed=2)
     X = solve(A, B, True, False, "N", device)
     assert torch.equal(X[1:], solve(A[1:], B[1:], True, False, "N", device))
-    groups = 2 * -(-k * A.element_size() // 16)
+    groups = 2 * -(-k // 4)
     monkeypatch.setattr(
         _triangular_plan, "STEP_GROUPS", groups if A.element_size() <= 4 else 2 * groups
     )
@@ -175,6 +175,25 @@ def test_steps_of_a_matrix_are_its_own(
             testing.solve_ratio(A.triu(), result, B),
             testing.solve_ratio(A.triu(), lapack.trtrs(A, B, True, False), B),
         )
+
+
+# Fewer chunks than squares on the diagonal, and more, the last one not full; rows below and none.
+@in_steps
+@pytest.mark.parametrize(("n", "k"), [(33, 9), (97, 23), (128, 7), (161, 21)])
+@each_dtype
+def test_chunks_of_a_group(
+    dtype: torch.dtype, n: int, k: int, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    for unit in (False, True):
+        upper = bool(n & 1) != unit
+        A = triangles(n, dtype, upper, unit)[:3]
+        B = testing.random((len(A), n, k), dtype, seed=2)
+        with monkeypatch.context() as room:
+            alone = solve(A, B, upper, unit, TRANS[k % 3], device)
+            room.setattr(_triangular_plan, "STEP_SIMDGROUPS", 0)
+            X = solve(A, B, upper, unit, TRANS[k % 3], device)
+            judge(A[2:], k, upper, unit, TRANS[n % 3], n + k, device)
+        assert torch.equal(X, alone)
 
 
 @pytest.mark.parametrize("batch", [31, 33])
