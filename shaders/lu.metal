@@ -570,9 +570,9 @@ template <typename T, int ROWS, int WIDTH>
     device T* matrix = LU + ulong((group - batch) / (down * across)) * m * n;
     device const T* left = matrix + ulong(first) * m + last;
     device T* right = matrix + ulong(next) * m;
-    update_tile<T>(
-        left, right + first, right + last, tile % down * UPDATE_ROWS, tile / down * UPDATE_COLUMNS,
-        m - last, n - next, last - first, m, 1u, m, m, false, tid, entries);
+    const Update<T> update = {
+        left, right + first, right + last, m - last, n - next, last - first, m, 1u, m, m, false};
+    update_tile<T>(update, tile % down * UPDATE_ROWS, tile / down * UPDATE_COLUMNS, tid, entries);
   }
 }
 
@@ -762,7 +762,7 @@ template <typename T, int WIDTH, int COLUMNS>
         }
       }
       device const T* l = matrix + ulong(first) * m + row;
-#pragma unroll(8)
+#pragma unroll(4)
       for (uint k = 0; k < width; ++k) {
         const T factor = *l;
         l += m;
