@@ -34,6 +34,11 @@ MAX_THREADS = 512
 # through several tiles with the rows that it has found once.
 PERMUTED = 32
 PERMUTE_GROUPS = 1024
+# Matrices up to which a launch factors their next panels while its other groups update; 0: never.
+# More panels occupy most of a GPU by themselves, where updates have the better tiles alone.
+LOOKAHEAD = 16
+# A tile of the update in such a launch.
+TILE = (128, 64)
 # Bytes of one column chunk of lu_swap in threadgroup memory: 2 * 32 + 1 entries a column.
 SWAP_BYTES = 128
 
@@ -47,7 +52,9 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     elif rows_shape(dtype, m, n) is not None:
         factor = "lu_rows"
     else:
-        factor = f"lu_panel of {PANEL} columns, lu_swap, {product_name(m, n)}"
+        ahead = looks_ahead(dtype, batch, m, n)
+        rest = "lu_swap_next, lu_panel_next" if ahead else f"lu_swap, {product_name(m, n)}"
+        factor = f"lu_panel of {PANEL} columns, {rest}"
     if n <= SIMD:
         solve = "lu_solve_tiny" if n <= TINY else "lu_solve_simd"
     else:
@@ -116,19 +123,75 @@ def rows_shape(dtype: torch.dtype, m: int, n: int) -> tuple[int, int, int] | Non
     return (width, team, threads) if max(m, n) <= ROWS and threads <= MAX_THREADS else None
 
 
+def looks_ahead(dtype: torch.dtype, batch: int, m: int, n: int) -> bool:
+    """Whether a panel is factored in the launch that updates what lies to its right."""
+    held = MAX_THREADS * PANEL_BYTES // dtype.itemsize
+    return batch <= LOOKAHEAD and m <= held and min(m, n) > PANEL
+
+
 def _factor_blocked(LU: Tensor, pivots: Tensor, info: Tensor, pivot: bool) -> None:
     batch, m, n = LU.shape
     steps = min(m, n)
-    itemsize = LU.element_size()
-    columns = max(SWAP_BYTES // itemsize, 1)
-    swap = kernel("lu", "lu_swap", scalar(LU.dtype), PANEL, columns)
+    ahead = looks_ahead(LU.dtype, batch, m, n)
+    panels = empty((batch, m, PANEL), LU) if ahead else LU
     for first in range(0, steps, PANEL):
         last = min(first + PANEL, steps)
-        _panel(LU, pivots, info, first, last, pivot)
-        chunks = -(-first // columns) + -(-(n - last) // columns)
-        if chunks != 0:
-            swap(LU, pivots, m, n, first, last, threads=(128 * chunks, batch), group=(128, 1))
-        update(LU, first, last)
+        if first == 0 or not ahead:
+            _panel(LU, pivots, info, first, last, pivot)
+        if last < steps and ahead:
+            next_last = min(last + PANEL, steps)
+            _swap_next(LU, pivots, panels, first, last, next_last)
+            _panel_next(LU, panels, pivots, info, first, last, next_last, pivot)
+        else:
+            _swap(LU, pivots, first, last)
+            update(LU, first, last)
+
+
+def _chunk(LU: Tensor) -> int:
+    return max(SWAP_BYTES // LU.element_size(), 1)
+
+
+def _swap(LU: Tensor, pivots: Tensor, first: int, last: int) -> None:
+    batch, m, n = LU.shape
+    columns = _chunk(LU)
+    chunks = -(-first // columns) + -(-(n - last) // columns)
+    if chunks != 0:
+        kernel("lu", "lu_swap", scalar(LU.dtype), PANEL, columns)(
+            LU, pivots, m, n, first, last, threads=(128 * chunks, batch), group=(128, 1)
+        )
+
+
+def _swap_next(
+    LU: Tensor, pivots: Tensor, panels: Tensor, first: int, last: int, next_last: int
+) -> None:
+    batch, m, n = LU.shape
+    columns = _chunk(LU)
+    chunks = -(-first // columns) + -(-(n - next_last) // columns)
+    ahead = -(-(next_last - last) // columns) * -(-(m - last) // 128)
+    kernel("lu", "lu_swap_next", scalar(LU.dtype), PANEL, columns)(
+        LU, pivots, panels, m, n, first, last, next_last,
+        threads=(128 * (chunks + ahead), batch), group=(128, 1),
+    )  # fmt: skip
+
+
+def _panel_next(
+    LU: Tensor,
+    panels: Tensor,
+    pivots: Tensor,
+    info: Tensor,
+    first: int,
+    last: int,
+    next_last: int,
+    pivot: bool,
+) -> None:
+    batch, m, n = LU.shape
+    rows, width, _ = _panel_shape(LU, last)
+    down, across = TILE
+    tiles = -(-(m - last) // down) * -(-(n - next_last) // across)
+    kernel("lu", "lu_panel_next", scalar(LU.dtype), rows, width)(
+        LU, panels, pivots, info, m, n, first, last, next_last, batch, pivot,
+        threads=(MAX_THREADS * batch * (1 + tiles),), group=(MAX_THREADS,),
+    )  # fmt: skip
 
 
 def _panel_shape(LU: Tensor, first: int) -> tuple[int, int, int]:

@@ -4,6 +4,7 @@
 #include "rows.h"
 #include "scalar.h"
 #include "tile.h"
+#include "update.h"
 
 // One thread factors one N x N matrix of any strides. LU is column-major.
 // info: the first zero pivot, from 1, else 0.
@@ -236,13 +237,26 @@ template <typename T, int WIDTH, int TEAM>
   }
 }
 
-// What the threads of lu_panel share, and where one of them stands.
-template <typename T> struct Panel {
+// Columns of a panel, and entries of one that its threads share: the pivot's row, L11 and what
+// becomes U.
+constexpr constant uint PANEL = 32;
+template <int WIDTH> inline constexpr uint panel_entries() {
+  return WIDTH + PANEL * PANEL + PANEL * WIDTH;
+}
+
+// What the threads of a panel share.
+template <typename T> struct PanelMemory {
   threadgroup real_t<T>* weights;
   threadgroup uint* positions;
-  threadgroup T* top;
   threadgroup uint* swaps;
+  threadgroup T* top;
+};
+
+// And where one of them stands.
+template <typename T> struct Panel {
+  PanelMemory<T> memory;
   uint m;
+  uint first;
   uint begin;
   uint width;
   uint simds;
@@ -280,24 +294,24 @@ inline void lu_panel_steps(
       }
       lane_argmax<32>(weight, chosen);
       if (panel.lane == 0) {
-        panel.weights[panel.simd] = weight;
-        panel.positions[panel.simd] = chosen;
+        panel.memory.weights[panel.simd] = weight;
+        panel.memory.positions[panel.simd] = chosen;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
       const bool filled = panel.lane < panel.simds;
-      weight = filled ? panel.weights[panel.lane] : real_t<T>(-1);
-      chosen = filled ? panel.positions[panel.lane] : UINT_MAX;
+      weight = filled ? panel.memory.weights[panel.lane] : real_t<T>(-1);
+      chosen = filled ? panel.memory.positions[panel.lane] : UINT_MAX;
       lane_argmax<32>(weight, chosen);
-      if (panel.tid == 0) panel.swaps[k] = chosen;
+      if (panel.tid == 0) panel.memory.swaps[pivot - panel.first] = chosen;
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         if (position[r] == chosen) {
 #pragma unroll
-          for (int c = 0; c < ACTIVE; ++c) panel.top[c] = a[r][c];
+          for (int c = 0; c < ACTIVE; ++c) panel.memory.top[c] = a[r][c];
         }
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
-      const T diagonal = panel.top[0];
+      const T diagonal = panel.memory.top[0];
       const bool singular = is_zero(diagonal);
       panel.failed = singular && panel.failed == 0 ? int(pivot) + 1 : panel.failed;
       const bool by_inverse = ROWS > 1 && has_inverse(diagonal);
@@ -318,7 +332,7 @@ inline void lu_panel_steps(
     for (int r = 0; r < ROWS; ++r) retired[r] = a[r][0];
 #pragma unroll
     for (int c = 1; c < ACTIVE; ++c) {
-      T u = panel.top[c];
+      T u = panel.memory.top[c];
       if (c > ACTIVE - STEPS) u = c < ACTIVE - step ? u : zero<T>();
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) a[r][c - 1] = mul_sub(a[r][c], factor[r], u);
@@ -331,37 +345,32 @@ inline void lu_panel_steps(
   }
 }
 
-// One threadgroup factors the columns [first, last) of a matrix below row `first`, at most 32 of
-// them, in sub-panels of WIDTH; a thread keeps ROWS rows of a sub-panel in registers, and there are
-// at most ROWS times the threads. Rows stay where they are until the end: a sub-panel first catches
-// up with those before it. LU is column-major, in place; other columns are not touched. info: set
-// when a pivot is zero and none was before.
+// A group factors the columns [first, last) of a matrix below row `first`, at most PANEL of them,
+// in sub-panels of WIDTH; a thread keeps ROWS rows of a sub-panel in registers, and there are at
+// most ROWS times the threads. Rows stay where they are until the end: a sub-panel first catches up
+// with those before it. The matrix is column-major; its panel comes from `source`, by columns of m
+// rows too. info: set when a pivot is zero and none was before.
 template <typename T, int ROWS, int WIDTH>
-[[max_total_threads_per_threadgroup(512)]] kernel void lu_panel(
-    device T* LU [[buffer(0)]],
-    device int* pivots [[buffer(1)]],
-    device int* info [[buffer(2)]],
-    constant uint& m [[buffer(3)]],
-    constant uint& n [[buffer(4)]],
-    constant uint& first [[buffer(5)]],
-    constant uint& last [[buffer(6)]],
-    constant uint& pivoting [[buffer(7)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint threads [[threads_per_threadgroup]],
-    uint tid [[thread_index_in_threadgroup]],
-    uint lane [[thread_index_in_simdgroup]],
-    uint simd [[simdgroup_index_in_threadgroup]]) {
-  constexpr uint PANEL = 32;
+inline void factor_panel(
+    device T* matrix,
+    device const T* source,
+    device int* pivots,
+    device int* info,
+    uint m,
+    uint first,
+    uint last,
+    uint pivoting,
+    PanelMemory<T> memory,
+    uint threads,
+    uint tid,
+    uint lane,
+    uint simd) {
   // From one row of a thread to its next: with several rows a thread the group has this size.
   constexpr uint STEP = 512;
   constexpr int MOVED = ROWS > 8 ? 64 / ROWS : 8;
-  THREADGROUP_ARRAY(real_t<T>, weights, 32);
-  THREADGROUP_ARRAY(uint, positions, 32);
-  THREADGROUP_ARRAY(T, top, WIDTH);
-  THREADGROUP_ARRAY(uint, swaps, PANEL);
-  THREADGROUP_ARRAY(T, l11, PANEL * PANEL);
-  THREADGROUP_ARRAY(T, u, PANEL * WIDTH);
-  device T* matrix = LU + ulong(group) * m * n;
+  threadgroup T* top = memory.top;
+  threadgroup T* l11 = top + WIDTH;
+  threadgroup T* u = l11 + PANEL * PANEL;
   const uint row = first + tid;
   device T* own_rows = matrix + row;
   uint position[ROWS];
@@ -378,7 +387,7 @@ template <typename T, int ROWS, int WIDTH>
     T a[ROWS][WIDTH];
 #pragma unroll
     for (int c = 0; c < WIDTH; ++c) {
-      device const T* from = own_rows + ulong(begin + uint(c)) * m;
+      device const T* from = source + ulong(begin - first + uint(c)) * m + row;
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const bool inside = row + uint(r) * STEP < m && uint(c) < width;
@@ -427,8 +436,8 @@ template <typename T, int ROWS, int WIDTH>
         }
       }
     }
-    Panel<T> panel = {weights,      positions, top,  swaps + before, m,        begin, width,
-                      threads / 32, tid,       lane, simd,           pivoting, failed};
+    Panel<T> panel = {memory, m,    first, begin,    width, threads / 32,
+                      tid,    lane, simd,  pivoting, failed};
     lu_panel_steps<T, ROWS, WIDTH, WIDTH>(a, position, panel);
     failed = panel.failed;
 #pragma unroll
@@ -483,8 +492,88 @@ template <typename T, int ROWS, int WIDTH>
       }
     }
   }
-  if (tid < last - first) pivots[ulong(group) * min(m, n) + first + tid] = int(swaps[tid]) + 1;
-  if (tid == 0) info[group] = first == 0 || info[group] == 0 ? failed : info[group];
+  if (tid < last - first) pivots[first + tid] = int(memory.swaps[tid]) + 1;
+  if (tid == 0) *info = first == 0 || *info == 0 ? failed : *info;
+}
+
+// One threadgroup factors the columns [first, last) of a matrix in place.
+template <typename T, int ROWS, int WIDTH>
+[[max_total_threads_per_threadgroup(512)]] kernel void lu_panel(
+    device T* LU [[buffer(0)]],
+    device int* pivots [[buffer(1)]],
+    device int* info [[buffer(2)]],
+    constant uint& m [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& first [[buffer(5)]],
+    constant uint& last [[buffer(6)]],
+    constant uint& pivoting [[buffer(7)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(real_t<T>, weights, 32);
+  THREADGROUP_ARRAY(uint, positions, 32);
+  THREADGROUP_ARRAY(uint, swaps, PANEL);
+  THREADGROUP_ARRAY(T, entries, (panel_entries<WIDTH>()));
+  const PanelMemory<T> memory = {weights, positions, swaps, entries};
+  device T* matrix = LU + ulong(group) * m * n;
+  factor_panel<T, ROWS, WIDTH>(
+      matrix, matrix + ulong(first) * m, pivots + ulong(group) * min(m, n), info + group, m, first,
+      last, pivoting, memory, threads, tid, lane, simd);
+}
+
+// The same for the next panel [last, next) as lu_swap_next left it in `panels`, a group a matrix;
+// the other groups meanwhile update the columns after it with the block [first, last), which no
+// panel touches. Groups have 512 threads.
+template <typename T, int ROWS, int WIDTH>
+[[max_total_threads_per_threadgroup(512)]] kernel void lu_panel_next(
+    device T* LU [[buffer(0)]],
+    device const T* panels [[buffer(1)]],
+    device int* pivots [[buffer(2)]],
+    device int* info [[buffer(3)]],
+    constant uint& m [[buffer(4)]],
+    constant uint& n [[buffer(5)]],
+    constant uint& first [[buffer(6)]],
+    constant uint& last [[buffer(7)]],
+    constant uint& next [[buffer(8)]],
+    constant uint& batch [[buffer(9)]],
+    constant uint& pivoting [[buffer(10)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+  THREADGROUP_ARRAY(real_t<T>, weights, 32);
+  THREADGROUP_ARRAY(uint, positions, 32);
+  THREADGROUP_ARRAY(uint, swaps, PANEL);
+  constexpr uint ENTRIES =
+      panel_entries<WIDTH>() > update_entries<T>() ? panel_entries<WIDTH>() : update_entries<T>();
+  THREADGROUP_ARRAY(T, entries, ENTRIES);
+  if (group < batch) {
+    const PanelMemory<T> memory = {weights, positions, swaps, entries};
+    device T* matrix = LU + ulong(group) * m * n;
+    device const T* panel = panels + ulong(group) * PANEL * m;
+    factor_panel<T, ROWS, WIDTH>(
+        matrix, panel, pivots + ulong(group) * min(m, n), info + group, m, last, next, pivoting,
+        memory, threads, tid, lane, simd);
+    const uint width = last - first;
+    for (uint e = tid; e < width * (next - last); e += threads) {
+      const ulong c = e / width;
+      const uint row = first + e % width;
+      matrix[(last + c) * m + row] = panel[c * m + row];
+    }
+  } else {
+    const uint down = (m - last + UPDATE_ROWS - 1) / UPDATE_ROWS;
+    const uint across = (n - next + UPDATE_COLUMNS - 1) / UPDATE_COLUMNS;
+    const uint tile = (group - batch) % (down * across);
+    device T* matrix = LU + ulong((group - batch) / (down * across)) * m * n;
+    device const T* left = matrix + ulong(first) * m + last;
+    device T* right = matrix + ulong(next) * m;
+    const Update<T> update = {
+        left, right + first, right + last, m - last, n - next, last - first, m, 1u, m, m, false};
+    update_tile<T>(update, tile % down * UPDATE_ROWS, tile / down * UPDATE_COLUMNS, tid, entries);
+  }
 }
 
 // The same for a panel too tall for registers: its columns stay in device memory, one at a time.
@@ -552,6 +641,34 @@ template <typename T>
   if (tid == 0) info[group] = first == 0 || info[group] == 0 ? failed : info[group];
 }
 
+// L11 of the block [first, last), and the tables of its swaps. All threads of the group call it.
+template <typename T, int WIDTH>
+inline void read_block(
+    device const T* matrix,
+    device const int* pivots,
+    uint m,
+    uint first,
+    uint last,
+    threadgroup uint* swaps,
+    threadgroup uint* source,
+    threadgroup uint* target,
+    threadgroup T* l11,
+    uint tid,
+    uint threads) {
+  const uint width = last - first;
+  if (tid < width) swaps[tid] = uint(pivots[first + tid]) - 1;
+#pragma unroll(8)
+  for (uint i = tid; i < uint(WIDTH * WIDTH); i += threads) {
+    const uint row = i % uint(WIDTH);
+    const uint k = i / uint(WIDTH);
+    const bool inside = row > k && row < width;
+    l11[i] = inside ? matrix[ulong(first + k) * m + first + row] : zero<T>();
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  swap_tables<WIDTH>(swaps, first, width, source, target, tid, threads);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
 // One threadgroup brings COLUMNS columns outside the panel [first, last), last - first <= WIDTH, up
 // to date with it: swaps for those on its left; swaps and U12 = L11^-1 A12 for those on its right.
 template <typename T, int WIDTH, int COLUMNS>
@@ -571,23 +688,95 @@ template <typename T, int WIDTH, int COLUMNS>
   THREADGROUP_ARRAY(T, l11, WIDTH * WIDTH);
   THREADGROUP_ARRAY(T, tile, COLUMNS * (tile_stride<T, WIDTH>()));
   device T* matrix = LU + ulong(group.y) * m * n;
-  const uint width = last - first;
   const uint left_groups = (first + uint(COLUMNS) - 1) / uint(COLUMNS);
   const bool right = group.x >= left_groups;
   const uint column = right ? last + (group.x - left_groups) * COLUMNS : group.x * COLUMNS;
   const uint count = min(uint(COLUMNS), (right ? n : first) - column);
-  if (tid < width) swaps[tid] = uint(pivots[ulong(group.y) * min(m, n) + first + tid]) - 1;
-  for (uint i = tid; i < uint(WIDTH * WIDTH); i += threads.x) {
-    const uint row = i % uint(WIDTH);
-    const uint k = i / uint(WIDTH);
-    const bool inside = row > k && row < width;
-    l11[i] = inside ? matrix[ulong(first + k) * m + first + row] : zero<T>();
+  device T* columns = matrix + ulong(column) * m;
+  read_block<T, WIDTH>(
+      matrix, pivots + ulong(group.y) * min(m, n), m, first, last, swaps, source, target, l11, tid,
+      threads.x);
+  read_swapped<T, WIDTH>(
+      columns, m, count, last - first, right, l11, source, target, tile, tid, threads.x);
+  write_swapped<T, WIDTH>(columns, m, count, target, tile, tid, threads.x);
+}
+
+// The same but for the next panel [last, next), which many groups bring up to date with all of the
+// block, A22 := A22 - A21 U12, for a row a thread: groups read all of its rows before the swaps, so
+// U12 and A22 go to `panels`, WIDTH columns of m rows for each matrix.
+template <typename T, int WIDTH, int COLUMNS>
+[[max_total_threads_per_threadgroup(128)]] kernel void lu_swap_next(
+    device T* LU [[buffer(0)]],
+    device const int* pivots [[buffer(1)]],
+    device T* panels [[buffer(2)]],
+    constant uint& m [[buffer(3)]],
+    constant uint& n [[buffer(4)]],
+    constant uint& first [[buffer(5)]],
+    constant uint& last [[buffer(6)]],
+    constant uint& next [[buffer(7)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint2 threads [[threads_per_threadgroup]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  constexpr uint STRIDE = tile_stride<T, WIDTH>();
+  THREADGROUP_ARRAY(uint, swaps, WIDTH);
+  THREADGROUP_ARRAY(uint, source, 2 * WIDTH);
+  THREADGROUP_ARRAY(uint, target, 2 * WIDTH);
+  THREADGROUP_ARRAY(T, l11, WIDTH * WIDTH);
+  THREADGROUP_ARRAY(T, tile, COLUMNS * (tile_stride<T, WIDTH>()));
+  device T* matrix = LU + ulong(group.y) * m * n;
+  const uint width = last - first;
+  const uint chunks = (next - last + uint(COLUMNS) - 1) / uint(COLUMNS);
+  const uint ahead_groups = chunks * ((m - last + threads.x - 1) / threads.x);
+  const uint left_groups = (first + uint(COLUMNS) - 1) / uint(COLUMNS);
+  const bool ahead = group.x < ahead_groups;
+  const bool left = !ahead && group.x - ahead_groups < left_groups;
+  const uint begin = ahead ? last : (left ? 0u : next);
+  const uint end = ahead ? next : (left ? first : n);
+  const uint place = ahead ? group.x % chunks : group.x - ahead_groups - (left ? 0u : left_groups);
+  const uint column = begin + place * COLUMNS;
+  const uint count = min(uint(COLUMNS), end - column);
+  device T* columns = matrix + ulong(column) * m;
+  read_block<T, WIDTH>(
+      matrix, pivots + ulong(group.y) * min(m, n), m, first, last, swaps, source, target, l11, tid,
+      threads.x);
+  read_swapped<T, WIDTH>(
+      columns, m, count, width, !left, l11, source, target, tile, tid, threads.x);
+  if (ahead) {
+    device T* to = panels + (ulong(group.y) * WIDTH + column - last) * m;
+    if (group.x < chunks) {
+      for (uint e = tid; e < width * count; e += threads.x) {
+        const uint c = e / width;
+        to[ulong(c) * m + first + e % width] = tile[c * STRIDE + e % width];
+      }
+    }
+    const uint row = last + group.x / chunks * threads.x + tid;
+    if (row < m) {
+      uint entry = UINT_MAX;
+      for (uint e = WIDTH; e < uint(2 * WIDTH); ++e) entry = target[e] == row ? e : entry;
+      T x[COLUMNS];
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        x[c] = zero<T>();
+        if (uint(c) < count) {
+          x[c] = entry == UINT_MAX ? columns[ulong(c) * m + row] : tile[uint(c) * STRIDE + entry];
+        }
+      }
+      device const T* l = matrix + ulong(first) * m + row;
+#pragma unroll(4)
+      for (uint k = 0; k < width; ++k) {
+        const T factor = *l;
+        l += m;
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) x[c] = mul_sub(x[c], factor, tile[uint(c) * STRIDE + k]);
+      }
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        if (uint(c) < count) to[ulong(c) * m + row] = x[c];
+      }
+    }
+  } else {
+    write_swapped<T, WIDTH>(columns, m, count, target, tile, tid, threads.x);
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  swap_tables<WIDTH>(swaps, first, width, source, target, tid, threads.x);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  swap_columns<T, WIDTH, COLUMNS>(
-      matrix, m, column, count, width, right, l11, source, target, tile, tid, threads.x);
 }
 
 // Pivots that a group walks through at a time, and that a thread compares its row with at once.

@@ -116,20 +116,19 @@ inline void substitute(thread T (&x)[N], threadgroup const T* m, uint size, bool
   for (int i = 0; i < N; ++i) x[LOWER ? i : N - 1 - i] = y[slot<N>(i)];
 }
 
-// From column to column of swap_columns' tile: sixteen bytes more than the column needs keep wide
+// From column to column of read_swapped's tile: sixteen bytes more than the column needs keep wide
 // accesses aligned and neighbouring columns on different banks.
 template <typename T, int WIDTH> inline constexpr uint tile_stride() {
   return 2 * WIDTH + (sizeof(T) < 16 ? 16 / sizeof(T) : 1);
 }
 
-// Swaps the rows of `count` columns as the tables say, and where `solve` holds puts L11^-1 times
-// the block's rows in their place. `tile` keeps them by columns, zero where an entry is unused. All
-// threads of the group call it.
-template <typename T, int WIDTH, int COLUMNS>
-inline void swap_columns(
-    device T* matrix,
+// The rows of `count` columns that the tables name, in `tile` by columns, zero where an entry is
+// unused; where `solve` holds the block's rows with L11^-1 before them. All threads of the group
+// call it, and none has written to these columns since.
+template <typename T, int WIDTH>
+inline void read_swapped(
+    device const T* columns,
     uint m,
-    uint column,
     uint count,
     uint width,
     bool solve,
@@ -144,11 +143,10 @@ inline void swap_columns(
   const uint lanes = min(threads, uint(2 * WIDTH));
   const uint walkers = threads / lanes;
   const uint start = tid / lanes;
-  device T* columns = matrix + ulong(column) * m;
   for (uint e = tid % lanes; e < uint(2 * WIDTH) && start < walkers; e += lanes) {
     const bool used = target[e] != UINT_MAX;
     device const T* from = columns + ulong(start) * m + (used ? source[e] : 0u);
-#pragma unroll(4)
+#pragma unroll(8)
     for (uint c = start; c < count; c += walkers) {
       tile[c * STRIDE + e] = used ? *from : zero<T>();
       from += ulong(walkers) * m;
@@ -170,17 +168,32 @@ inline void swap_columns(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
+}
+
+// Writes them where the swaps put them.
+template <typename T, int WIDTH>
+inline void write_swapped(
+    device T* columns,
+    uint m,
+    uint count,
+    threadgroup const uint* target,
+    threadgroup const T* tile,
+    uint tid,
+    uint threads) {
+  constexpr uint STRIDE = tile_stride<T, WIDTH>();
+  const uint lanes = min(threads, uint(2 * WIDTH));
+  const uint walkers = threads / lanes;
+  const uint start = tid / lanes;
   for (uint e = tid % lanes; e < uint(2 * WIDTH) && start < walkers; e += lanes) {
     if (target[e] != UINT_MAX) {
       device T* to = columns + ulong(start) * m + target[e];
-#pragma unroll(4)
+#pragma unroll(8)
       for (uint c = start; c < count; c += walkers) {
         *to = tile[c * STRIDE + e];
         to += ulong(walkers) * m;
       }
     }
   }
-  threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 }
 
 template <typename T, int N> inline void swap_entries(thread T (&x)[N], int k, uint other) {
