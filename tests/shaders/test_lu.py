@@ -129,6 +129,44 @@ def test_factor_streams_what_no_group_holds(dtype: torch.dtype, m: int, device: 
     judge_factors(A, [0], factor(on(device, A)))
 
 
+# Three panels and more, the last of them narrow; several tiles of the update either way; a thread
+# of the second panel with two rows.
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("shape", [(70, 200), (161, 230), (550, 70)], ids=name)
+@each_dtype
+def test_panels(
+    dtype: torch.dtype,
+    shape: tuple[int, int],
+    ahead: bool,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not ahead:
+        monkeypatch.setattr(_lu_plan, "LOOKAHEAD", 0)
+    words = _lu_plan.regime("lu_factor", dtype, 5, *shape, 1)
+    assert ("lu_panel_next" in words) == ahead
+    A, info = gallery(*shape, dtype)
+    # A zero in the first column, the last and the middle one, and two without.
+    A, info = A[3:8], info[3:8]
+    assert np.count_nonzero(info) == 3
+    ours = factor(on(device, A))
+    judge_factors(A, info.tolist(), ours)
+    A = testing.random((1, *shape), dtype, seed=7)
+    _, theirs, _ = lapack.getrf(A.to(torch.complex128 if dtype.is_complex else torch.float64))
+    np.testing.assert_array_equal(factor(on(device, A)).pivots.numpy(force=True), theirs)
+    A = dominant((1, *shape), dtype)
+    LU, pivots, zero = factor(on(device, A), pivot=False)
+    assert (pivots.cpu() == torch.arange(1, min(shape) + 1)).all()
+    assert not zero.any()
+    compare(testing.lu_ratio(A, LU, pivots), testing.lu_ratio(A, *lapack.getrf(A)[:2]))
+
+
+def test_more_matrices_are_updated_by_products_alone() -> None:
+    many = _lu_plan.LOOKAHEAD + 1
+    for n, words in ((200, "lu_swap, products"), (2000, "lu_swap, matmul")):
+        assert _lu_plan.regime("lu_factor", torch.float32, many, n, n, 1).endswith(words)
+
+
 @each_small_shape
 def test_pivots_are_lapacks(dtype: torch.dtype, shape: tuple[int, int], device: str) -> None:
     A = testing.random((3, *shape), dtype, seed=5)
