@@ -394,7 +394,7 @@ inline void factor_panel(
         a[r][c] = inside ? from[uint(r) * STEP] : zero<T>();
       }
     }
-    if (before != 0) {
+    if (uint(WIDTH) < PANEL && before != 0) {
       // Of the rows that are pivots already these entries become U = L11^-1 of them.
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
@@ -696,9 +696,8 @@ template <typename T, int WIDTH, int COLUMNS>
   read_block<T, WIDTH>(
       matrix, pivots + ulong(group.y) * min(m, n), m, first, last, swaps, source, target, l11, tid,
       threads.x);
-  read_swapped<T, WIDTH>(
-      columns, m, count, last - first, right, l11, source, target, tile, tid, threads.x);
-  write_swapped<T, WIDTH>(columns, m, count, target, tile, tid, threads.x);
+  read_swapped<T, COLUMNS>(columns, m, count, last - first, right, l11, source, target, tile, tid);
+  write_swapped<T>(columns, m, count, target, tile, tid);
 }
 
 // The same but for the next panel [last, next), which many groups bring up to date with all of the
@@ -739,8 +738,7 @@ template <typename T, int WIDTH, int COLUMNS>
   read_block<T, WIDTH>(
       matrix, pivots + ulong(group.y) * min(m, n), m, first, last, swaps, source, target, l11, tid,
       threads.x);
-  read_swapped<T, WIDTH>(
-      columns, m, count, width, !left, l11, source, target, tile, tid, threads.x);
+  read_swapped<T, COLUMNS>(columns, m, count, width, !left, l11, source, target, tile, tid);
   if (ahead) {
     device T* to = panels + (ulong(group.y) * WIDTH + column - last) * m;
     if (group.x < chunks) {
@@ -775,7 +773,7 @@ template <typename T, int WIDTH, int COLUMNS>
       }
     }
   } else {
-    write_swapped<T, WIDTH>(columns, m, count, target, tile, tid, threads.x);
+    write_swapped<T>(columns, m, count, target, tile, tid);
   }
 }
 

@@ -122,10 +122,13 @@ template <typename T, int WIDTH> inline constexpr uint tile_stride() {
   return 2 * WIDTH + (sizeof(T) < 16 ? 16 / sizeof(T) : 1);
 }
 
+// Entries of read_swapped and write_swapped that a thread has on their way at once.
+template <typename T> inline constexpr int in_flight() { return sizeof(T) > 4 ? 8 : 16; }
+
 // The rows of `count` columns that the tables name, in `tile` by columns, zero where an entry is
-// unused; where `solve` holds the block's rows with L11^-1 before them. All threads of the group
-// call it, and none has written to these columns since.
-template <typename T, int WIDTH>
+// unused; where `solve` holds the block's rows with L11^-1 before them. All threads of a group of
+// 128 call it.
+template <typename T, int COLUMNS>
 inline void read_swapped(
     device const T* columns,
     uint m,
@@ -136,62 +139,68 @@ inline void read_swapped(
     threadgroup const uint* source,
     threadgroup const uint* target,
     threadgroup T* tile,
-    uint tid,
-    uint threads) {
+    uint tid) {
+  constexpr uint WIDTH = 32;
   constexpr uint STRIDE = tile_stride<T, WIDTH>();
-  // A thread keeps to its entries and walks the columns.
-  const uint lanes = min(threads, uint(2 * WIDTH));
-  const uint walkers = threads / lanes;
-  const uint start = tid / lanes;
-  for (uint e = tid % lanes; e < uint(2 * WIDTH) && start < walkers; e += lanes) {
-    const bool used = target[e] != UINT_MAX;
-    device const T* from = columns + ulong(start) * m + (used ? source[e] : 0u);
-#pragma unroll(8)
-    for (uint c = start; c < count; c += walkers) {
-      tile[c * STRIDE + e] = used ? *from : zero<T>();
-      from += ulong(walkers) * m;
+  // A thread keeps to its entry and walks every second column.
+  const uint e = tid % 64;
+  const bool used = target[e] != UINT_MAX;
+  device const T* from = columns + (used ? source[e] : 0u);
+  for (uint start = tid / 64; start < count; start += 2 * in_flight<T>()) {
+    T moved[in_flight<T>()];
+#pragma unroll
+    for (int i = 0; i < in_flight<T>(); ++i) {
+      const uint c = start + uint(2 * i);
+      moved[i] = used && c < count ? from[ulong(c) * m] : zero<T>();
+    }
+#pragma unroll
+    for (int i = 0; i < in_flight<T>(); ++i) {
+      const uint c = start + uint(2 * i);
+      if (c < count) tile[c * STRIDE + e] = moved[i];
     }
   }
   threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   if (solve) {
-    if (tid < count) {
-      T x[WIDTH];
+    // A lane owns a row, a simdgroup a quarter of the columns.
+    constexpr int OWN = COLUMNS / 4;
+    const uint lane = tid % 32;
+    threadgroup T* own = tile + tid / 32 * uint(OWN) * STRIDE + lane;
+    T x[OWN];
 #pragma unroll
-      for (int i = 0; i < WIDTH; ++i) {
-        x[i] = tile[tid * STRIDE + uint(i)];
-      }
-      substitute<T, WIDTH, true>(x, l11, width, true);
+    for (int c = 0; c < OWN; ++c) x[c] = own[uint(c) * STRIDE];
+#pragma unroll(4)
+    for (uint k = 0; k < width; ++k) {
+      const T l = l11[k * WIDTH + lane];
 #pragma unroll
-      for (int i = 0; i < WIDTH; ++i) {
-        if (uint(i) < width) tile[tid * STRIDE + uint(i)] = x[i];
+      for (int c = 0; c < OWN; ++c) {
+        const T known = simd_shuffle(x[c], ushort(k));
+        x[c] = lane > k ? mul_sub(x[c], l, known) : x[c];
       }
     }
+#pragma unroll
+    for (int c = 0; c < OWN; ++c) own[uint(c) * STRIDE] = x[c];
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
 
 // Writes them where the swaps put them.
-template <typename T, int WIDTH>
+template <typename T>
 inline void write_swapped(
     device T* columns,
     uint m,
     uint count,
     threadgroup const uint* target,
     threadgroup const T* tile,
-    uint tid,
-    uint threads) {
-  constexpr uint STRIDE = tile_stride<T, WIDTH>();
-  const uint lanes = min(threads, uint(2 * WIDTH));
-  const uint walkers = threads / lanes;
-  const uint start = tid / lanes;
-  for (uint e = tid % lanes; e < uint(2 * WIDTH) && start < walkers; e += lanes) {
-    if (target[e] != UINT_MAX) {
-      device T* to = columns + ulong(start) * m + target[e];
-#pragma unroll(8)
-      for (uint c = start; c < count; c += walkers) {
-        *to = tile[c * STRIDE + e];
-        to += ulong(walkers) * m;
-      }
+    uint tid) {
+  constexpr uint STRIDE = tile_stride<T, 32>();
+  const uint e = tid % 64;
+  const bool used = target[e] != UINT_MAX;
+  device T* to = columns + (used ? target[e] : 0u);
+  for (uint start = tid / 64; start < count; start += 2 * in_flight<T>()) {
+#pragma unroll
+    for (int i = 0; i < in_flight<T>(); ++i) {
+      const uint c = start + uint(2 * i);
+      if (used && c < count) to[ulong(c) * m] = tile[c * STRIDE + e];
     }
   }
 }

@@ -81,17 +81,20 @@ inline void update_tile(
   threadgroup T* b_tile = memory + DEPTH * UPDATE_ROWS;
   const uint own_row = tid % 32;
   const uint own_column = tid / 32 * OWN;
+  // Of the entries of C from the thread's first on, these lie inside.
+  const uint rows = max(given.m, row + own_row) - row - own_row;
+  const uint columns = max(given.n, column + own_column) - column - own_column;
+  device T* own = given.C + ulong(column + own_column) * given.c_column_stride + (row + own_row);
   UpdateFactors<T> factors;
   read_update<T>(factors, given, row, column, 0, tid);
   T sum[OWN][OWN];
 #pragma unroll
   for (int c = 0; c < OWN; ++c) {
+    device const T* from = own + ulong(c) * given.c_column_stride;
 #pragma unroll
     for (int r = 0; r < OWN; ++r) {
-      const uint i = row + own_row + uint(r) * 32;
-      const uint j = column + own_column + uint(c);
-      const bool inside = i < given.m && j < given.n;
-      sum[r][c] = inside ? given.C[ulong(j) * given.c_column_stride + i] : zero<T>();
+      const bool inside = uint(r) * 32 < rows && uint(c) < columns;
+      sum[r][c] = inside ? from[r * 32] : zero<T>();
     }
   }
   for (uint first = 0; first < given.inner; first += DEPTH) {
@@ -124,11 +127,10 @@ inline void update_tile(
   }
 #pragma unroll
   for (int c = 0; c < OWN; ++c) {
+    device T* to = own + ulong(c) * given.c_column_stride;
 #pragma unroll
     for (int r = 0; r < OWN; ++r) {
-      const uint i = row + own_row + uint(r) * 32;
-      const uint j = column + own_column + uint(c);
-      if (i < given.m && j < given.n) given.C[ulong(j) * given.c_column_stride + i] = sum[r][c];
+      if (uint(r) * 32 < rows && uint(c) < columns) to[r * 32] = sum[r][c];
     }
   }
 }

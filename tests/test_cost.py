@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from docs import cost_model, limits
-from mpslinalg import __main__
+from mpslinalg import __main__, _lu_plan
 from mpslinalg._bench import FAMILIES, Case
 from mpslinalg._bench.cases import Operation, rows
 from mpslinalg._cost import H200, MACHINES, Machine, Plan, Step, factors, plan, predict, price
@@ -43,16 +43,28 @@ def test_one_launch_reads_and_writes_what_is_needed(
 
 
 def test_a_panel_moves_its_part_and_a_gemm_its_operands() -> None:
-    found = plan(case("lu_factor", 1, 2048))
+    batch = _lu_plan.LOOKAHEAD + 1
+    found = plan(case("lu_factor", batch, 2048))
     panels = [step for step in found.steps if step.kernel == "lu_panel"]
     gemms = [step for step in found.steps if step.kernel == "gemm"]
-    assert panels[1].bytes == 4 * 2 * (2048 - 32) * 32
+    assert panels[1].bytes == batch * 4 * 2 * (2048 - 32) * 32
     left = 2048 - 32
-    assert gemms[0].operations == 2 * left * left * 32
-    assert gemms[0].bytes == 4 * (2 * left * left + 2 * left * 32)
+    assert gemms[0].operations == batch * 2 * left * left * 32
+    assert gemms[0].bytes == batch * 4 * (2 * left * left + 2 * left * 32)
     # What products do, and what is left for the panels, are all that LU needs: 1.5 n^2 b too much.
     named = sum(step.operations or 0 for step in found.steps)
     assert 0.97 * found.operations < named < found.operations
+
+
+def test_a_panel_beside_an_update_moves_both() -> None:
+    found = plan(case("lu_factor", 3, 2048))
+    steps = [step for step in found.steps if step.kernel == "lu_panel_next"]
+    assert len(steps) == 2048 / 32 - 1
+    height, columns = 2048 - 32, 2048 - 64
+    panel, update = 2 * height * 32, 2 * height * columns + 32 * (height + columns)
+    assert steps[0].bytes == 3 * 4 * (panel + update)
+    assert steps[0].chain == steps[-1].chain > 0
+    assert 0.97 * found.operations < sum(step.operations or 0 for step in found.steps)
 
 
 def test_a_buffer_that_is_not_read_is_not_needed() -> None:

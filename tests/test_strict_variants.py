@@ -152,6 +152,9 @@ def run_plans(dtype: torch.dtype) -> None:
     for m in ROWS:
         for n in (1, 40):
             _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
+    # More matrices than a launch factors while it updates.
+    alone = torch.zeros(_lu_plan.LOOKAHEAD + 1, _lu_plan.ROWS + 1, 40, dtype=dtype)
+    _lu_plan.lu_factor(alone, True)
     _engines.kernel("info", "info_any", "int")(info, info, 2, threads=(256,), group=(256,))
     products = _cholesky_plan.PANEL + _products.PRODUCT + 1
     _cholesky_plan.cholesky(torch.zeros(1, products, products, dtype=dtype), False)

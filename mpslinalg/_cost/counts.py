@@ -81,11 +81,26 @@ def _update(v: Sizes) -> float:
     return 2 * height * columns + width * (height + columns)
 
 
+def _swaps(v: Sizes, columns: float) -> float:
+    return 4 * (v["last"] - v["first"]) * columns
+
+
+def _ahead(v: Sizes) -> float:
+    """Reading and writing the next panel."""
+    return 2 * (v["m"] - v["last"]) * (v["next"] - v["last"])
+
+
 # Entries of each matrix that a launch reads and writes, where it takes a part of its buffers.
 _ELEMENTS: dict[str, Callable[[Sizes], float]] = {
     "lu_panel": _panel,
     "lu_streamed": lambda v: _panel(v) * (v["last"] - v["first"]) / 2,
-    "lu_swap": lambda v: 4 * (v["last"] - v["first"]) * (v["n"] - v["last"] + v["first"]),
+    "lu_panel_next": lambda v: _ahead(v) + _update({**v, "n": v["n"] - v["next"] + v["last"]}),
+    "lu_swap": lambda v: _swaps(v, v["n"] - v["last"] + v["first"]),
+    "lu_swap_next": lambda v: (
+        _swaps(v, v["n"] - v["next"] + v["first"])
+        + _ahead(v)
+        + (v["m"] - v["last"]) * (v["last"] - v["first"])
+    ),
     "lu_det_tiny": lambda v: v["n"],
     "lu_det_simd": lambda v: v["n"],
     "qr_panel": _panel,
@@ -114,12 +129,18 @@ def elements(kernel: str, values: Sizes) -> float | None:
     return None if count is None else count(values)
 
 
+def _block_times(v: Sizes, columns: float) -> float:
+    return 2 * (v["m"] - v["last"]) * (v["last"] - v["first"]) * columns
+
+
 _OF_LAUNCH: dict[str, Callable[[Sizes], float]] = {
+    "lu_swap_next": lambda v: _block_times(v, v["next"] - v["last"]),
+    "lu_panel_next": lambda v: (
+        _block_times(v, v["n"] - v["next"]) + (v["m"] - v["last"]) * (v["next"] - v["last"]) ** 2
+    ),
     "products_difference": lambda v: 2 * v["m"] * v["n"] * v["inner"],
     "products_few": lambda v: 2 * v["m"] * v["n"] * v["inner"],
-    "products_update": lambda v: (
-        2 * (v["m"] - v["last"]) * (v["n"] - v["last"]) * (v["last"] - v["first"])
-    ),
+    "products_update": lambda v: _block_times(v, v["n"] - v["last"]),
     "products_update_hermitian": lambda v: (v["n"] - v["last"]) ** 2 * (v["last"] - v["first"]),
     "products_copy": lambda v: 0.0,
     "qr_apply": lambda v: 4 * (v["m"] - v["first"]) * v["width"] * v["columns"],
@@ -173,6 +194,7 @@ _CHAINS: dict[str, Callable[[Sizes], float]] = {
         ("lu_rows", "inverse_rows", "cholesky_rows", "cholesky_group", "qr_group", "ldl_group"),
         lambda v: GROUP_CYCLES * _columns(v),
     ),
+    "lu_panel_next": lambda v: GROUP_CYCLES * (v["next"] - v["last"]),
     "ldl_panel": lambda v: GROUP_CYCLES * 32,
     **dict.fromkeys(
         ("tridiagonal_group", "bidiagonal_group"),

@@ -129,6 +129,46 @@ def test_factor_streams_what_no_group_holds(dtype: torch.dtype, m: int, device: 
     judge_factors(A, [0], factor(on(device, A)))
 
 
+# Three panels and more, the last of them narrow; several tiles of the update either way; a thread
+# of the second panel with two rows.
+@pytest.mark.parametrize(
+    ("shape", "ahead"),
+    [((70, 200), 0), ((70, 200), 3), ((161, 150), 0), ((161, 150), 3), ((550, 70), 3)],
+    ids=name,
+)
+@each_dtype
+def test_panels(
+    dtype: torch.dtype,
+    shape: tuple[int, int],
+    ahead: int,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_lu_plan, "LOOKAHEAD", ahead)
+    words = _lu_plan.regime("lu_factor", dtype, 3, *shape, 1)
+    assert ("lu_panel_next" in words) == (ahead != 0)
+    # A zero in the last column, one in the middle, and none.
+    A, info = gallery(*shape, dtype)
+    A = torch.cat((A[5:7], testing.random((1, *shape), dtype, seed=7)))
+    info = [*info[5:7].tolist(), 0]
+    assert min(info[:2]) > 0
+    ours = factor(on(device, A))
+    judge_factors(A, info, ours)
+    _, theirs, _ = lapack.getrf(A[2:].to(torch.complex128 if dtype.is_complex else torch.float64))
+    np.testing.assert_array_equal(ours.pivots[2:].numpy(force=True), theirs)
+    A = dominant((1, *shape), dtype)
+    LU, pivots, zero = factor(on(device, A), pivot=False)
+    assert (pivots.cpu() == torch.arange(1, min(shape) + 1)).all()
+    assert not zero.any()
+    compare(testing.lu_ratio(A, LU, pivots), testing.lu_ratio(A, *lapack.getrf(A)[:2]))
+
+
+def test_more_matrices_are_updated_by_products_alone() -> None:
+    many = _lu_plan.LOOKAHEAD + 1
+    for n, words in ((200, "lu_swap, products"), (2000, "lu_swap, matmul")):
+        assert _lu_plan.regime("lu_factor", torch.float32, many, n, n, 1).endswith(words)
+
+
 @each_small_shape
 def test_pivots_are_lapacks(dtype: torch.dtype, shape: tuple[int, int], device: str) -> None:
     A = testing.random((3, *shape), dtype, seed=5)
