@@ -81,6 +81,16 @@ def _update(v: Sizes) -> float:
     return 2 * height * columns + width * (height + columns)
 
 
+# Columns of a panel of cholesky_step.
+_STEP = 64
+
+
+def _step_trapezoid(v: Sizes) -> float:
+    """Twice the entries that a step updates, its panel among them."""
+    columns = v["end"] - v["first"]
+    return columns * (2 * (v["n"] - v["first"]) - columns) if v["first"] > v["before"] else 0.0
+
+
 # Entries of each matrix that a launch reads and writes, where it takes a part of its buffers.
 _ELEMENTS: dict[str, Callable[[Sizes], float]] = {
     "lu_panel": _panel,
@@ -98,6 +108,11 @@ _ELEMENTS: dict[str, Callable[[Sizes], float]] = {
     ),
     "cholesky_panel": lambda v: (v["last"] - v["first"]) ** 2,
     "cholesky_below": _square_panel,
+    "cholesky_step": lambda v: (
+        max(_step_trapezoid(v), 2 * _STEP * (v["n"] - v["first"]))
+        + (v["first"] - v["before"]) * (v["n"] - v["first"])
+    ),
+    "cholesky_finish": lambda v: 2 * _STEP * v["n"],
     "tridiagonal_products": lambda v: (v["n"] - v["k"]) * (v["n"] - v["k"] + 2 * v["done"]),
     "tridiagonal_column": lambda v: 2 * (v["n"] - v["k"]) * (v["done"] + 4),
     "tridiagonal_group": lambda v: 2 * (v["n"] - v["first"]) ** 2,
@@ -121,6 +136,11 @@ _OF_LAUNCH: dict[str, Callable[[Sizes], float]] = {
         2 * (v["m"] - v["last"]) * (v["n"] - v["last"]) * (v["last"] - v["first"])
     ),
     "products_update_hermitian": lambda v: (v["n"] - v["last"]) ** 2 * (v["last"] - v["first"]),
+    "cholesky_step": lambda v: (
+        _step_trapezoid(v) * (v["first"] - v["before"]) + (v["n"] - v["first"]) * _STEP**2
+    ),
+    "cholesky_finish": lambda v: 0.0,
+    "cholesky_lower": lambda v: 0.0,
     "products_copy": lambda v: 0.0,
     "qr_apply": lambda v: 4 * (v["m"] - v["first"]) * v["width"] * v["columns"],
     "qr_update": lambda v: (
@@ -164,6 +184,10 @@ def _columns(v: Sizes) -> float:
     return min(v.get("m", v["n"]), v["n"])
 
 
+# The same of a column of cholesky_step and cholesky_whole, where a barrier is for eight columns: a
+# quarter of it is its pivot's root, a half the products of the panels before.
+STEP_CYCLES = 250.0
+
 _CHAINS: dict[str, Callable[[Sizes], float]] = {
     **dict.fromkeys(
         ("lu_panel", "lu_streamed", "qr_panel", "cholesky_panel", "eig_reduce"),
@@ -180,6 +204,8 @@ _CHAINS: dict[str, Callable[[Sizes], float]] = {
     ),
     "eig_iterate": lambda v: SIMD_CYCLES * v["sweeps"] * v["n"],
     "cholesky_below": lambda v: SIMD_CYCLES * (v["last"] - v["first"]),
+    "cholesky_step": lambda v: STEP_CYCLES * min(_STEP, v["n"] - v["first"]),
+    "cholesky_whole": lambda v: STEP_CYCLES * v["n"],
     "eig_finish": lambda v: SIMD_CYCLES * v["n"],
     **dict.fromkeys(
         (
