@@ -802,10 +802,34 @@ inline int solve_corner(
   return failed;
 }
 
+// a -= x y^H for STEP new columns of L, in the first `active` entries of a thread: x is its row of
+// them, the rows y of `others` are those of its columns.
+template <typename T, int PARTS, int COLUMNS>
+inline void subtract_step(
+    thread T (&a)[COLUMNS],
+    thread const T (&x)[step_width<T>()],
+    uint active,
+    threadgroup const T* others) {
+  constexpr int STEP = step_width<T>();
+#pragma unroll
+  for (int c = 0; c < COLUMNS; c += STEP) {
+    if (uint(c) < active) {
+#pragma unroll
+      for (int e = 0; e < STEP; ++e) {
+#pragma unroll
+        for (int k = 0; k < STEP; ++k) {
+          const T other = others[own_column<T, PARTS>(c + e) * STEP + k];
+          a[c + e] = mul_sub(a[c + e], x[k], conj(other));
+        }
+      }
+    }
+  }
+}
+
 // Factors the first `width` <= SIDE columns of a panel. A thread leaves its row at `to`, zero above
-// the diagonal, if it `stores`; a simdgroup that is not `busy` has no rows. `rows` has room for
-// STEP entries of each row, and STEP^2 more. The first leading minor that is not positive definite,
-// from `before` on, goes to *first_failed, if that is zero.
+// the diagonal, if it `stores`; a simdgroup that is not `busy` has no rows. `rows` has room for two
+// times STEP entries of each row, and STEP^2 more. The first leading minor that is not positive
+// definite, from `before` on, goes to *first_failed, if that is zero.
 template <typename T, int PARTS, int COLUMNS>
 inline void factor_panel(
     thread T (&a)[COLUMNS],
@@ -822,19 +846,29 @@ inline void factor_panel(
     threadgroup T* rows,
     threadgroup int* first_failed) {
   constexpr int STEP = step_width<T>();
-  threadgroup T* corner = rows + height * uint(STEP);
-  threadgroup T* own = rows + place * uint(STEP);
+  threadgroup T* corner = rows + 2 * height * uint(STEP);
+  threadgroup T* last = rows;
+  threadgroup T* next = rows + height * uint(STEP);
   uint active = uint(COLUMNS);
+  T x[STEP];
+#pragma unroll
+  for (int k = 0; k < STEP; ++k) x[k] = zero<T>();
 #pragma unroll(1)
   for (uint top = 0; top < width; top += uint(STEP)) {
-    const bool turn = top / uint(STEP) % uint(PARTS) == part && busy;
+    const bool turn = top / uint(STEP) % uint(PARTS) == part;
+    const bool follows = busy && top > 0;
+    threadgroup const T* others =
+        last + ((uint(COLUMNS) - active) * uint(PARTS) + part * uint(STEP)) * uint(STEP);
+    // Whose turn it is subtracts the last step first, the others while it goes on.
+    if (turn && follows) subtract_step<T, PARTS, COLUMNS>(a, x, active, others);
     if (turn && place - top < uint(STEP)) {
 #pragma unroll
       for (int k = 0; k < STEP; ++k) corner[(place - top) * uint(STEP) + uint(k)] = a[k];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    T x[STEP];
-    if (turn) {
+    if (!turn && follows) subtract_step<T, PARTS, COLUMNS>(a, x, active, others);
+    threadgroup T* own = next + place * uint(STEP);
+    if (turn && busy) {
       const int failed = solve_corner<T, STEP, COLUMNS>(x, a, corner, place - top);
       if (place == 0 && failed != 0 && *first_failed == 0) {
         *first_failed = int(before + top) + failed;
@@ -847,32 +881,19 @@ inline void factor_panel(
         const T l = j <= place ? x[k] : zero<T>();
         if (stores && j < width) to[ulong(j) * column_stride] = conjugated ? conj(l) : l;
       }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (turn) {
       // A thread's next column is always its entry 0: what it has finished makes way.
       active -= uint(STEP);
 #pragma unroll
       for (int c = STEP; c < COLUMNS; ++c) a[c - STEP] = a[c];
-    } else if (busy) {
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (!turn && busy) {
 #pragma unroll
       for (int k = 0; k < STEP; ++k) x[k] = own[k];
     }
-    const uint next = (uint(COLUMNS) - active) * uint(PARTS) + part * uint(STEP);
-    threadgroup const T* others = rows + next * uint(STEP);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; c += STEP) {
-      if (uint(c) < active && busy) {
-#pragma unroll
-        for (int e = 0; e < STEP; ++e) {
-#pragma unroll
-          for (int k = 0; k < STEP; ++k) {
-            const T other = others[own_column<T, PARTS>(c + e) * STEP + k];
-            a[c + e] = mul_sub(a[c + e], x[k], conj(other));
-          }
-        }
-      }
-    }
+    threadgroup T* const filled = next;
+    next = last;
+    last = filled;
   }
 }
 
@@ -893,7 +914,7 @@ template <typename T, int PARTS>
     uint tid [[thread_index_in_threadgroup]]) {
   constexpr uint SIDE = side<T>();
   constexpr int COLUMNS = own_columns<T, PARTS>();
-  THREADGROUP_ARRAY(T, stage, (staged<T>()));
+  THREADGROUP_ARRAY(T, stage, (staged<T>() + step_width<T>() * step_width<T>()));
   THREADGROUP_ARRAY(int, first_failed, 1);
   const uint height = threads / uint(PARTS);
   const uint part = tid / height;
