@@ -14,21 +14,22 @@ from mpslinalg._triangular_plan import solve_into
 
 # Two rows in each lane of a simdgroup.
 ROWS = 64
-# Bytes of a column up to which one threadgroup of a row a thread factors the whole matrix in one
-# launch: 256 rows of float32. 64 of 256 x 256 complex64 took 495 us that way on an H200.
+# Bytes of a column up to which one threadgroup factors the whole matrix in one launch: 256 rows of
+# float32, 128 of complex64, each with 128 bytes of a panel of 64 columns in each thread.
 GROUP_BYTES = 1024
+# Whether cholesky_whole and cholesky_step take the place of the kernels of a row a thread.
+STEPS = True
+# Threads of their groups, at most and always.
+THREADS = 512
+# Columns between two products of torch's: up to there the tiles of cholesky_step, which stay in the
+# caches, update what is left while a panel is factored.
+STRIP = 4096
 # Columns of a panel beyond that, between two products.
 PANEL = 128
 # Threads of a panel's group, which takes all rows that are left when they are no more than that.
 PANEL_THREADS = 256
 # Bytes of a block's row that a thread keeps in registers.
 BLOCK_BYTES = 128
-# Whether those matrices take cholesky_step.
-STEPS = True
-# Threads of its groups, and columns between two products of torch's.
-STEP_THREADS = 512
-PART_ROWS = 512
-STRIP = 4096
 # Rows below a panel that one threadgroup solves.
 BELOW = 128
 # Right-hand sides that leave most lanes idle where each has a lane, and the rows up to which the
@@ -50,8 +51,16 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     if n <= ROWS:
         return "cholesky_rows"
     if n * dtype.itemsize <= GROUP_BYTES:
-        return "cholesky_group"
+        return "cholesky_whole" if STEPS else "cholesky_group"
+    if STEPS:
+        step = f"cholesky_step of {side(dtype.itemsize)} columns"
+        return step if n <= STRIP else f"{step}, {product_name(n - STRIP, n - STRIP)}"
     return f"cholesky_panel of {PANEL} columns, cholesky_below, {product_name(n, n)}"
+
+
+def side(itemsize: int) -> int:
+    """Columns of a panel of cholesky_whole and cholesky_step, and rows of a tile."""
+    return 64 if itemsize <= 8 else 32
 
 
 def cholesky(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
@@ -82,8 +91,8 @@ def cholesky(A: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
             threads=(32 * batch,), group=(32,),
         )  # fmt: skip
     elif n * A.element_size() <= GROUP_BYTES and STEPS:
-        parts = PART_ROWS // (GROUP_BYTES // A.element_size())
-        threads = parts * max(whole(n), 64)
+        parts = THREADS // (GROUP_BYTES // A.element_size())
+        threads = parts * whole(n)
         kernel("cholesky", "cholesky_whole", scalar(A.dtype), parts)(
             matrices, L, info, n, row, column, step, upper,
             threads=(threads * batch,), group=(threads,),
@@ -116,38 +125,33 @@ def _factor_blocked(A: Tensor, L: Tensor, info: Tensor, upper: bool) -> None:
         copy(flattened(L), factor.mH)
 
 
-def _side(A: Tensor) -> int:
-    return 64 if A.element_size() <= 8 else 32
-
-
 def _factor_in_steps(A: Tensor, info: Tensor) -> None:
     """The lower triangle of column-major hermitian matrices := their factor, a launch a panel."""
     batch, n, _ = A.shape
-    side = _side(A)
-    tiles = -(-n // side)
-    diagonal = empty((batch, tiles * side, side), A, row_major=True)
+    width = side(A.element_size())
+    tiles = -(-n // width)
+    diagonal = empty((batch, tiles * width, width), A, row_major=True)
     step = kernel("cholesky", "cholesky_step", scalar(A.dtype))
     for begin in range(0, n, STRIP):
         end = min(begin + STRIP, n)
-        for first in range(begin, end, side):
-            rows = tiles - first // side
-            columns = 1 if first == begin else 1 + -(-(end - first - side) // (2 * side))
+        for first in range(begin, end, width):
+            # Of the columns that follow the panel a group has two tiles, of rows one.
+            columns = -(-(end - first - width) // (2 * width)) if first > begin else 0
             step(
-                A, diagonal, info, n, max(first - side, begin), first, end,
-                threads=(STEP_THREADS * rows, columns, batch), group=(STEP_THREADS, 1, 1),
+                A, diagonal, info, n, max(first - width, begin), first, end,
+                threads=(THREADS * (tiles - first // width), 1 + columns, batch),
+                group=(THREADS, 1, 1),
             )  # fmt: skip
         update_hermitian(A, begin, end)
-    # Torch's products reach beyond the diagonal.
+    # Products of whole tiles reach beyond the diagonal.
     above = tiles if n > STRIP else 1
     kernel("cholesky", "cholesky_finish", scalar(A.dtype))(
-        A, diagonal, n,
-        threads=(STEP_THREADS * above, tiles, batch), group=(STEP_THREADS, 1, 1),
-    )  # fmt: skip
+        A, diagonal, n, threads=(THREADS * above, tiles, batch), group=(THREADS, 1, 1)
+    )
 
 
-def _factor_in_panels(matrices: Tensor, info: Tensor) -> None:
-    A = matrices
-    batch, n, _ = matrices.shape
+def _factor_in_panels(A: Tensor, info: Tensor) -> None:
+    batch, n, _ = A.shape
     block = _block(A)
     below = kernel("cholesky", "cholesky_below", scalar(A.dtype), block)
     for first in range(0, n, PANEL):
@@ -155,19 +159,19 @@ def _factor_in_panels(matrices: Tensor, info: Tensor) -> None:
         whole_height = n - first <= PANEL_THREADS
         threads = whole(n - first if whole_height else last - first)
         kernel("cholesky", "cholesky_panel", scalar(A.dtype), block, PANEL_THREADS // 32)(
-            matrices, info, n, first, last, threads=(threads * batch,), group=(threads,)
+            A, info, n, first, last, threads=(threads * batch,), group=(threads,)
         )
         if last == n:
             break
         if not whole_height:
             below(
-                matrices, n, first, last,
+                A, n, first, last,
                 threads=(-(-(n - last) // BELOW) * BELOW, batch), group=(BELOW, 1),
             )  # fmt: skip
-        update_hermitian(matrices, first, last)
+        update_hermitian(A, first, last)
     if n > PANEL + _products.PRODUCT:
         # Panels leave zeros above the diagonal; torch's products reached beyond them.
-        clear_upper(matrices)
+        clear_upper(A)
 
 
 def lower(X: Tensor, A: Tensor, *, conjugated: bool) -> None:

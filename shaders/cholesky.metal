@@ -692,9 +692,9 @@ template <typename T, int PARTS> inline constexpr int own_column(int c) {
 
 // A thread's entries of a panel: its row, `place` from the panel's first, begins at `from`. What
 // lies above the diagonal is not read; where there is no row that of the identity goes on.
-template <typename T, int PARTS>
+template <typename T, int PARTS, int COLUMNS>
 inline void load_panel(
-    thread T (&a)[own_columns<T, PARTS>()],
+    thread T (&a)[COLUMNS],
     device const T* from,
     uint column_stride,
     bool owns,
@@ -702,7 +702,7 @@ inline void load_panel(
     uint place,
     uint part) {
 #pragma unroll
-  for (int c = 0; c < own_columns<T, PARTS>(); ++c) {
+  for (int c = 0; c < COLUMNS; ++c) {
     const uint j = part * uint(step_width<T>()) + uint(own_column<T, PARTS>(c));
     a[c] = j == place ? one<T>() : zero<T>();
     if (owns && j <= place) a[c] = from[ulong(j) * column_stride];
@@ -712,9 +712,9 @@ inline void load_panel(
 
 // a -= x y^H for `count` finished columns: x is the thread's row of them at `own`, y are `rows`
 // rows at `others`, those of the panel's diagonal. All are conjugated before that, if `conjugated`.
-template <typename T, int PARTS>
+template <typename T, int PARTS, int COLUMNS>
 inline void subtract_panels(
-    thread T (&a)[own_columns<T, PARTS>()],
+    thread T (&a)[COLUMNS],
     device const T* own,
     device const T* others,
     uint count,
@@ -757,7 +757,7 @@ inline void subtract_panels(
       for (int e = 0; e < STEP; ++e) {
         const T factor = conjugated ? conj(x[e]) : x[e];
 #pragma unroll
-        for (int c = 0; c < own_columns<T, PARTS>(); ++c) {
+        for (int c = 0; c < COLUMNS; ++c) {
           a[c] = mul_sub(a[c], factor, y[(k + uint(e)) * SIDE + uint(own_column<T, PARTS>(c))]);
         }
       }
@@ -802,13 +802,37 @@ inline int solve_corner(
   return failed;
 }
 
+// a -= x y^H for STEP new columns of L, in the first `active` entries of a thread: x is its row of
+// them, the rows y of `others` are those of its columns.
+template <typename T, int PARTS, int COLUMNS>
+inline void subtract_step(
+    thread T (&a)[COLUMNS],
+    thread const T (&x)[step_width<T>()],
+    uint active,
+    threadgroup const T* others) {
+  constexpr int STEP = step_width<T>();
+#pragma unroll
+  for (int c = 0; c < COLUMNS; c += STEP) {
+    if (uint(c) < active) {
+#pragma unroll
+      for (int e = 0; e < STEP; ++e) {
+#pragma unroll
+        for (int k = 0; k < STEP; ++k) {
+          const T other = others[own_column<T, PARTS>(c + e) * STEP + k];
+          a[c + e] = mul_sub(a[c + e], x[k], conj(other));
+        }
+      }
+    }
+  }
+}
+
 // Factors the first `width` <= SIDE columns of a panel. A thread leaves its row at `to`, zero above
-// the diagonal, if it `stores`; a simdgroup that is not `busy` has no rows. `rows` has room for
-// STEP entries of each row, and STEP^2 more. The first leading minor that is not positive definite,
-// from `before` on, goes to *first_failed, if that is zero.
-template <typename T, int PARTS>
+// the diagonal, if it `stores`; a simdgroup that is not `busy` has no rows. `rows` has room for two
+// times STEP entries of each row, and STEP^2 more. The first leading minor that is not positive
+// definite, from `before` on, goes to *first_failed, if that is zero.
+template <typename T, int PARTS, int COLUMNS>
 inline void factor_panel(
-    thread T (&a)[own_columns<T, PARTS>()],
+    thread T (&a)[COLUMNS],
     device T* to,
     uint column_stride,
     bool stores,
@@ -822,20 +846,29 @@ inline void factor_panel(
     threadgroup T* rows,
     threadgroup int* first_failed) {
   constexpr int STEP = step_width<T>();
-  constexpr int COLUMNS = own_columns<T, PARTS>();
-  threadgroup T* corner = rows + height * uint(STEP);
-  threadgroup T* own = rows + place * uint(STEP);
+  threadgroup T* corner = rows + 2 * height * uint(STEP);
+  threadgroup T* last = rows;
+  threadgroup T* next = rows + height * uint(STEP);
   uint active = uint(COLUMNS);
+  T x[STEP];
+#pragma unroll
+  for (int k = 0; k < STEP; ++k) x[k] = zero<T>();
 #pragma unroll(1)
   for (uint top = 0; top < width; top += uint(STEP)) {
-    const bool turn = top / uint(STEP) % uint(PARTS) == part && busy;
+    const bool turn = top / uint(STEP) % uint(PARTS) == part;
+    const bool follows = busy && top > 0;
+    threadgroup const T* others =
+        last + ((uint(COLUMNS) - active) * uint(PARTS) + part * uint(STEP)) * uint(STEP);
+    // Whose turn it is subtracts the last step first, the others while it goes on.
+    if (turn && follows) subtract_step<T, PARTS, COLUMNS>(a, x, active, others);
     if (turn && place - top < uint(STEP)) {
 #pragma unroll
       for (int k = 0; k < STEP; ++k) corner[(place - top) * uint(STEP) + uint(k)] = a[k];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    T x[STEP];
-    if (turn) {
+    if (!turn && follows) subtract_step<T, PARTS, COLUMNS>(a, x, active, others);
+    threadgroup T* own = next + place * uint(STEP);
+    if (turn && busy) {
       const int failed = solve_corner<T, STEP, COLUMNS>(x, a, corner, place - top);
       if (place == 0 && failed != 0 && *first_failed == 0) {
         *first_failed = int(before + top) + failed;
@@ -848,32 +881,19 @@ inline void factor_panel(
         const T l = j <= place ? x[k] : zero<T>();
         if (stores && j < width) to[ulong(j) * column_stride] = conjugated ? conj(l) : l;
       }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (turn) {
       // A thread's next column is always its entry 0: what it has finished makes way.
       active -= uint(STEP);
 #pragma unroll
       for (int c = STEP; c < COLUMNS; ++c) a[c - STEP] = a[c];
-    } else if (busy) {
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (!turn && busy) {
 #pragma unroll
       for (int k = 0; k < STEP; ++k) x[k] = own[k];
     }
-    const uint next = (uint(COLUMNS) - active) * uint(PARTS) + part * uint(STEP);
-    threadgroup const T* others = rows + next * uint(STEP);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; c += STEP) {
-      if (uint(c) < active && busy) {
-#pragma unroll
-        for (int e = 0; e < STEP; ++e) {
-#pragma unroll
-          for (int k = 0; k < STEP; ++k) {
-            const T other = others[own_column<T, PARTS>(c + e) * STEP + k];
-            a[c + e] = mul_sub(a[c + e], x[k], conj(other));
-          }
-        }
-      }
-    }
+    threadgroup T* const filled = next;
+    next = last;
+    last = filled;
   }
 }
 
@@ -893,7 +913,8 @@ template <typename T, int PARTS>
     uint threads [[threads_per_threadgroup]],
     uint tid [[thread_index_in_threadgroup]]) {
   constexpr uint SIDE = side<T>();
-  THREADGROUP_ARRAY(T, stage, (staged<T>()));
+  constexpr int COLUMNS = own_columns<T, PARTS>();
+  THREADGROUP_ARRAY(T, stage, (staged<T>() + step_width<T>() * step_width<T>()));
   THREADGROUP_ARRAY(int, first_failed, 1);
   const uint height = threads / uint(PARTS);
   const uint part = tid / height;
@@ -910,15 +931,15 @@ template <typename T, int PARTS>
     const uint row = first + place;
     const bool owns = row < n;
     const bool busy = first + place / 32 * 32 < n;
-    T a[own_columns<T, PARTS>()];
-    load_panel<T, PARTS>(
+    T a[COLUMNS];
+    load_panel<T, PARTS, COLUMNS>(
         a, matrix + ulong(row) * row_stride + ulong(first) * column_stride, column_stride, owns,
         adjoint, place, part);
     device T* own = factor + ulong(row) * l_row;
-    subtract_panels<T, PARTS>(
+    subtract_panels<T, PARTS, COLUMNS>(
         a, own, factor + ulong(first) * l_row, first, width, l_row, l_column, owns, busy, adjoint,
         part, stage, tid, threads);
-    factor_panel<T, PARTS>(
+    factor_panel<T, PARTS, COLUMNS>(
         a, own + ulong(first) * l_column, l_column, owns, busy, adjoint, width, first, place, part,
         height, stage, first_failed);
     // Above the panel's diagonal block.
@@ -944,15 +965,11 @@ template <typename T, uint COUNT> inline constexpr int tile_loads() {
   return int(COUNT * tile_depth<T>() / TILE_THREADS);
 }
 
-template <typename T, uint COUNT>
+template <typename T, uint COUNT, int LOADS>
 inline void read_tile(
-    thread T (&entries)[tile_loads<T, COUNT>()],
-    device const T* columns,
-    uint row,
-    uint n,
-    uint tid) {
+    thread T (&entries)[LOADS], device const T* columns, uint row, uint n, uint tid) {
 #pragma unroll
-  for (int load = 0; load < tile_loads<T, COUNT>(); ++load) {
+  for (int load = 0; load < LOADS; ++load) {
     const uint e = tid + uint(load) * TILE_THREADS;
     const uint i = row + e % COUNT;
     entries[load] = i < n ? columns[ulong(e / COUNT) * n + i] : zero<T>();
@@ -988,8 +1005,8 @@ inline void update_tiles(
   device const T* from = matrix + ulong(before) * n;
   T left_next[LEFT];
   T right_next[RIGHT];
-  read_tile<T, SIDE>(left_next, from, row, n, tid);
-  read_tile<T, 2 * SIDE>(right_next, from, column, n, tid);
+  read_tile<T, SIDE, LEFT>(left_next, from, row, n, tid);
+  read_tile<T, 2 * SIDE, RIGHT>(right_next, from, column, n, tid);
   T sum[ROWS][COLUMNS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
@@ -1011,8 +1028,8 @@ inline void update_tiles(
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (done + DEPTH < SIDE) {
       from += ulong(DEPTH) * n;
-      read_tile<T, SIDE>(left_next, from, row, n, tid);
-      read_tile<T, 2 * SIDE>(right_next, from, column, n, tid);
+      read_tile<T, SIDE, LEFT>(left_next, from, row, n, tid);
+      read_tile<T, 2 * SIDE, RIGHT>(right_next, from, column, n, tid);
     }
 #pragma unroll(2)
     for (uint k = 0; k < DEPTH; ++k) {
@@ -1056,6 +1073,7 @@ template <typename T>
     uint simd [[simdgroup_index_in_threadgroup]]) {
   constexpr uint SIDE = side<T>();
   constexpr int PARTS = tile_parts<T>();
+  constexpr int COLUMNS = own_columns<T, PARTS>();
   THREADGROUP_ARRAY(T, stage, (3 * SIDE * tile_depth<T>()));
   THREADGROUP_ARRAY(int, first_failed, 1);
   device T* matrix = L + ulong(group.z) * n * n;
@@ -1067,10 +1085,10 @@ template <typename T>
     const bool owns = row < n && (on_diagonal || group.x > 0);
     const bool busy = row / 32 * 32 < n && (on_diagonal || group.x > 0);
     device T* own = matrix + ulong(first) * n + row;
-    T a[own_columns<T, PARTS>()];
-    load_panel<T, PARTS>(a, own, n, owns, false, place, part);
+    T a[COLUMNS];
+    load_panel<T, PARTS, COLUMNS>(a, own, n, owns, false, place, part);
     if (tid == 0) *first_failed = 0;
-    subtract_panels<T, PARTS>(
+    subtract_panels<T, PARTS, COLUMNS>(
         a, matrix + ulong(before) * n + row, matrix + ulong(before) * n + first, first - before,
         n - first, 1, n, owns, busy, false, part, stage, tid, TILE_THREADS);
     // All groups read what the block on the diagonal has been: the factor has another place.
@@ -1078,7 +1096,7 @@ template <typename T>
       const uint blocks = (n + SIDE - 1) / SIDE;
       own = diagonal + (ulong(group.z) * blocks * SIDE + first) * SIDE + place;
     }
-    factor_panel<T, PARTS>(
+    factor_panel<T, PARTS, COLUMNS>(
         a, own, on_diagonal ? SIDE : n, on_diagonal ? group.x == 0 : owns, busy, false,
         min(SIDE, n - first), first, place, part, 2 * SIDE, stage, first_failed);
     if (group.x == 0 && tid == 0) {

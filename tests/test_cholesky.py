@@ -250,14 +250,49 @@ def test_large(dtype: torch.dtype, upper: bool, device: str) -> None:
 
 @each_upper
 @each_single
-def test_updates_by_torch(
+def test_strips(
     dtype: torch.dtype, upper: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its products fill squares: above the diagonal nothing of them must remain."""
-    monkeypatch.setattr(_products, "PRODUCT", 192)
+    """Products of whole tiles fill squares: above the diagonal nothing of them must remain."""
+    monkeypatch.setattr(_cholesky_plan, "STRIP", 192)
+    monkeypatch.setattr(_products, "PRODUCT", 128)
     A = random_definite((400, 400), dtype)
     L, info = _cholesky_plan.cholesky(on(device, A), upper)
     assert info == 0
     assert not (L.mH if upper else L).triu(1).any()
     L_lapack, _ = lapack.potrf(A, upper)
     compare(testing.cholesky_ratio(A, L, upper), testing.cholesky_ratio(A, L_lapack, upper))
+
+
+@each_single
+def test_of_a_large_batch_one_fails(dtype: torch.dtype, device: str) -> None:
+    """In the first panel, its last column, the first of the next ones, and the last row."""
+    A = random_definite((5, 300, 300), dtype)
+    expected = LA.cholesky(on(device, A))
+    bad = {1: 1, 2: 64, 3: 65, 4: 300}
+    for i, row in bad.items():
+        A[i, row - 1, row - 1] = -1
+        # What fails later does not count.
+        A[i, 299, 299] = -1
+    L, info = LA.cholesky_ex(on(device, A))
+    assert info.tolist() == [0, *bad.values()]
+    assert torch.equal(L[0], expected[0])
+    for i, row in bad.items():
+        assert torch.equal(L[i, : row - 1, : row - 1], expected[i, : row - 1, : row - 1])
+        assert L[i, row - 1 :, row - 1].isnan().all()
+
+
+@each_upper
+@each_single
+def test_a_row_a_thread(
+    dtype: torch.dtype, upper: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_cholesky_plan, "STEPS", False)
+    monkeypatch.setattr(_products, "PRODUCT", 192)
+    for n in (100, 400):
+        A = random_definite((n, n), dtype)
+        L, info = _cholesky_plan.cholesky(on(device, A), upper)
+        assert info == 0
+        assert not (L.mH if upper else L).triu(1).any()
+        L_lapack, _ = lapack.potrf(A, upper)
+        compare(testing.cholesky_ratio(A, L, upper), testing.cholesky_ratio(A, L_lapack, upper))

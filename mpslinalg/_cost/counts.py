@@ -90,6 +90,16 @@ def _ahead(v: Sizes) -> float:
     return 2 * (v["m"] - v["last"]) * (v["next"] - v["last"])
 
 
+# Columns of a panel of cholesky_step.
+_STEP = 64
+
+
+def _step_trapezoid(v: Sizes) -> float:
+    """Twice the entries that a step updates, its panel among them."""
+    columns = v["end"] - v["first"]
+    return columns * (2 * (v["n"] - v["first"]) - columns) if v["first"] > v["before"] else 0.0
+
+
 # Entries of each matrix that a launch reads and writes, where it takes a part of its buffers.
 _ELEMENTS: dict[str, Callable[[Sizes], float]] = {
     "lu_panel": _panel,
@@ -113,6 +123,11 @@ _ELEMENTS: dict[str, Callable[[Sizes], float]] = {
     ),
     "cholesky_panel": lambda v: (v["last"] - v["first"]) ** 2,
     "cholesky_below": _square_panel,
+    "cholesky_step": lambda v: (
+        max(_step_trapezoid(v), 2 * _STEP * (v["n"] - v["first"]))
+        + (v["first"] - v["before"]) * (v["n"] - v["first"])
+    ),
+    "cholesky_finish": lambda v: 2 * _STEP * v["n"],
     "tridiagonal_products": lambda v: (v["n"] - v["k"]) * (v["n"] - v["k"] + 2 * v["done"]),
     "tridiagonal_column": lambda v: 2 * (v["n"] - v["k"]) * (v["done"] + 4),
     "tridiagonal_group": lambda v: 2 * (v["n"] - v["first"]) ** 2,
@@ -142,6 +157,11 @@ _OF_LAUNCH: dict[str, Callable[[Sizes], float]] = {
     "products_few": lambda v: 2 * v["m"] * v["n"] * v["inner"],
     "products_update": lambda v: _block_times(v, v["n"] - v["last"]),
     "products_update_hermitian": lambda v: (v["n"] - v["last"]) ** 2 * (v["last"] - v["first"]),
+    "cholesky_step": lambda v: (
+        _step_trapezoid(v) * (v["first"] - v["before"]) + (v["n"] - v["first"]) * _STEP**2
+    ),
+    "cholesky_finish": lambda v: 0.0,
+    "cholesky_lower": lambda v: 0.0,
     "products_copy": lambda v: 0.0,
     "qr_apply": lambda v: 4 * (v["m"] - v["first"]) * v["width"] * v["columns"],
     "qr_update": lambda v: (
@@ -185,6 +205,10 @@ def _columns(v: Sizes) -> float:
     return min(v.get("m", v["n"]), v["n"])
 
 
+# The same of a column of cholesky_step and cholesky_whole, where a barrier is for eight columns: a
+# quarter of it is its pivot's root, a half the products of the panels before.
+STEP_CYCLES = 250.0
+
 _CHAINS: dict[str, Callable[[Sizes], float]] = {
     **dict.fromkeys(
         ("lu_panel", "lu_streamed", "qr_panel", "cholesky_panel", "eig_reduce"),
@@ -204,6 +228,8 @@ _CHAINS: dict[str, Callable[[Sizes], float]] = {
     "tridiagonal_values": lambda v: 40.0 * 6 * v["n"],
     "eig_iterate": lambda v: SIMD_CYCLES * v["sweeps"] * v["n"],
     "cholesky_below": lambda v: SIMD_CYCLES * (v["last"] - v["first"]),
+    "cholesky_step": lambda v: STEP_CYCLES * min(_STEP, v["n"] - v["first"]),
+    "cholesky_whole": lambda v: STEP_CYCLES * v["n"],
     "eig_finish": lambda v: SIMD_CYCLES * v["n"],
     **dict.fromkeys(
         (
