@@ -146,9 +146,9 @@ template <typename T> inline T update_vector(T tau, T y, real_t<T> s, T v) {
 
 // Rows that one threadgroup reduces.
 constexpr constant uint GROUP_ROWS = 256;
-// Columns of a run: a thread has fetched all its entries before it stores one, so that no load
-// waits for another.
-constexpr constant uint RUN = 8;
+// Columns of a run, 32 bytes of a row: a thread has fetched all its entries before it stores one,
+// so that no load waits for another.
+template <typename T> inline constexpr uint run_columns() { return 32 / sizeof(T); }
 
 // Subtracts x w^H + y before^H from the entries of a row in a run of columns, `count` of which are
 // there, and from `minus` what they make of u.
@@ -163,6 +163,7 @@ inline T update_run(
     T x,
     T y,
     T minus) {
+  constexpr uint RUN = run_columns<T>();
   T entries[RUN];
 #pragma unroll
   for (uint t = 0; t < RUN; ++t) {
@@ -195,6 +196,7 @@ template <typename T>
     uint threads [[threads_per_threadgroup]],
     uint tid [[thread_index_in_threadgroup]]) {
   typedef real_t<T> Real;
+  constexpr uint RUN = run_columns<T>();
   constexpr uint SIMDS = 16;
   THREADGROUP_ARRAY(T, columns, (2 * GROUP_ROWS));
   THREADGROUP_ARRAY(T, w, GROUP_ROWS);

@@ -64,9 +64,12 @@ def test_rows_beyond_one_load(device: str) -> None:
 
 @each_real
 def test_pivots_that_are_zero(dtype: torch.dtype, device: str) -> None:
-    """The first numbers that are tried are eigenvalues, of the whole or of its leading part."""
-    d = torch.tensor([[0.0, -2, 1, 2, -1], [1, 0, -1, 0, 0]], dtype=dtype)
-    e = torch.tensor([[0.0, 0, 0, 0], [1, 0, 1, 1]], dtype=dtype)
+    """A number of the first step is an eigenvalue, of the whole or of its leading part."""
+    half = 2 ** (24 if dtype == torch.float32 else 53)
+    # Of the interval from -1 to 1, cut into 33 parts as for few eigenvalues.
+    tried = (16 * -(-2 * half // 33) - half) / half
+    d = torch.tensor([[tried, -1, -0.5, -0.25, 1], [tried, 0.5, -0.5, 1, -1]], dtype=dtype)
+    e = torch.tensor([[0.0, 0, 0, 0], [0.125, 0.125, 0, 0]], dtype=dtype)
     found = _tridiagonal_plan.values(on(device, d), on(device, e)).cpu().double().numpy()
     for i in range(2):
         expected = scipy.linalg.eigvalsh_tridiagonal(d[i].double().numpy(), e[i].double().numpy())
