@@ -178,9 +178,9 @@ def qr(A: Tensor, mode: str = "reduced", *, out: Any = None) -> Any:
         NotImplementedError: other dtypes.
 
     Never waits for the device. Matrices of at most 32 rows and columns are a column a lane of a
-    simdgroup, in one launch; up to 32 columns a threadgroup takes 512 rows, and the R of several
-    are factored again (TSQR); beyond, panels of 32 columns and blocks of reflectors. Columns are
-    scaled by powers of two, so entries from 1e-30 to 1e30 cost no accuracy.
+    simdgroup, in one launch; up to 32 columns a threadgroup takes 512 rows, up to 40 it takes 256,
+    and the R of several are factored again (TSQR); beyond, panels of 32 columns and blocks of
+    reflectors. Columns are scaled by powers of two, so entries from 1e-30 to 1e30 cost no accuracy.
     ||R - Q^H A|| <= c m eps ||A||, ||I - Q^H Q|| <= c m eps: LAPACK's test ratios stay below 30.
 
     Source: Golub, Van Loan, "Matrix Computations", section 5.2; Demmel, Grigori, Hoemmen, Langou

@@ -17,13 +17,12 @@ inline void make_factor(
     uint threads,
     threadgroup T* scratch) {
 #pragma unroll(1)
-  for (uint bits = 0; (1u << bits) < steps; ++bits) {
-    const uint b = 1u << bits;
-    const uint count = (steps + b - 1) >> (bits + 1) << (2 * bits);
+  for (uint b = 1, bits = 0; b < steps; b *= 2, ++bits) {
+    const uint count = (steps + b - 1) / (2 * b) * b * b;
     for (uint e = tid; e < count; e += threads) {
-      const uint middle = (e >> (2 * bits) << (bits + 1)) + b;
+      const uint middle = (e >> (2 * bits & 31u)) * 2 * b + b;
       const uint i = middle - b + (e & (b - 1));
-      const uint j = middle + (e >> bits & (b - 1));
+      const uint j = middle + (e >> (bits & 31u) & (b - 1));
       if (j < steps) {
         threadgroup const T* column = packed + packed_column(j);
         threadgroup const T* row = packed + packed_column(middle) + i;
@@ -38,9 +37,9 @@ inline void make_factor(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint e = tid; e < count; e += threads) {
-      const uint middle = (e >> (2 * bits) << (bits + 1)) + b;
+      const uint middle = (e >> (2 * bits & 31u)) * 2 * b + b;
       const uint i = middle - b + (e & (b - 1));
-      const uint j = middle + (e >> bits & (b - 1));
+      const uint j = middle + (e >> (bits & 31u) & (b - 1));
       if (j < steps) {
         threadgroup const T* column = scratch + e;
         threadgroup const T* row = packed + packed_column(i + 1) + i;

@@ -141,6 +141,19 @@ def test_strides(dtype: torch.dtype, shape: tuple[int, int], view: str, device: 
     assert torch.equal(R_view, R)
 
 
+def test_levels_of_a_tree_leave_the_same_part() -> None:
+    def levels(batch: int, m: int, n: int, height: int) -> list[int]:
+        blocks = _qr_plan._blocks(batch, m, n, height)
+        rows = -(-m // blocks)
+        assert rows <= height
+        return [rows] if blocks == 1 else [rows, *levels(batch, blocks * n, n, height)]
+
+    assert levels(1, 512, 32, 512) == [512]
+    assert levels(1, 4000, 32, 512) == [364, 352]
+    assert levels(1, 4000, 36, 256) == [174, 207, 144]
+    assert levels(100, 4000, 32, 512) == [500, 256]
+
+
 @pytest.mark.parametrize("product", [0, PRODUCT], ids=["gemm", "kernels"])
 @each_dtype
 def test_tall_panels(
