@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import _inverse_plan, _triangular_plan, testing
+from mpslinalg import _inverse_plan, _repeat, _triangular_plan, testing
 from mpslinalg._engines import Kernel, graph
 from mpslinalg._engines.program import Program
 
@@ -182,6 +182,13 @@ def test_parts_of_one_tensor(device: str) -> None:
         assert torch.equal(LA.lt(*both), both[0] < both[1])
         assert torch.equal(LA.lt(both[:, :9], both[:, 3:]), both[:, :9] < both[:, 3:])
         assert torch.equal(LA.gt(whole[:, 0], whole[:, 1]), whole[:, 0] > whole[:, 1])
+
+
+def test_a_result_that_is_an_argument(device: str) -> None:
+    both = torch.arange(24, device=device).view(2, 12)
+    first = _repeat.repeated(lambda a, b: a, lambda a, b: None)
+    for _ in range(3):
+        assert first(both[0], both[1]).data_ptr() == both.data_ptr()
 
 
 def test_put_of_parts_of_one_tensor(device: str) -> None:
