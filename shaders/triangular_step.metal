@@ -211,7 +211,7 @@ template <typename T, int K>
     // Wraps round where the simdgroup's first chunk is still to come.
     const uint chunk = step - across;
     const uint column = first_column + chunk * uint(K);
-    threadgroup T* taken = exchange + ((down - 1) * SIDE + chunk % SIDE) * CHUNK + lane;
+    threadgroup T* taken = exchange + ((max(down, 1u) - 1) * SIDE + chunk % SIDE) * CHUNK + lane;
     if (solves && chunk < count) {
       T sum[K];
 #pragma unroll
