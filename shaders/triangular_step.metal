@@ -88,15 +88,22 @@ inline void substitute_square(
 #pragma unroll
     for (int r = 0; r < TURN; ++r) {
       const uint row = first + uint(r);
+      T next[K];
 #pragma unroll
       for (int c = 0; c < K; ++c) {
-        T next = mul(right[c] + sum[c], inverse);
+        next[c] = mul(right[c] + sum[c], inverse);
         if constexpr (QUOTIENTS) {
-          if (is_zero(inverse)) next = quotient(right[c] + sum[c], pivots[lane]);
+          if (is_zero(inverse)) next[c] = quotient(right[c] + sum[c], pivots[lane]);
         }
-        // Now: its own row and those above may multiply an infinity by zero.
-        if (lane == row) known[row * uint(K) + uint(c)] = next;
-        sum[c] = mul_sub(sum[c], a[r], simd_shuffle(next, ushort(row)));
+      }
+      // Now: its own row and those above may multiply an infinity by zero.
+      if (lane == row) {
+#pragma unroll
+        for (int c = 0; c < K; ++c) known[row * uint(K) + uint(c)] = next[c];
+      }
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+        sum[c] = mul_sub(sum[c], a[r], simd_shuffle(next[c], ushort(row)));
       }
     }
     // All the way round, for the columns that come next.
@@ -211,7 +218,7 @@ template <typename T, int K>
     // Wraps round where the simdgroup's first chunk is still to come.
     const uint chunk = step - across;
     const uint column = first_column + chunk * uint(K);
-    threadgroup T* taken = exchange + ((down - 1) * SIDE + chunk % SIDE) * CHUNK + lane;
+    threadgroup T* taken = exchange + ((max(down, 1u) - 1) * SIDE + chunk % SIDE) * CHUNK + lane;
     if (solves && chunk < count) {
       T sum[K];
 #pragma unroll
