@@ -19,6 +19,8 @@ REGISTERS, THREADS, GROUPS, SHARED = 65536, 2048, 32, 228 * 1024
 REGISTER_UNIT, SHARED_OF_GROUP = 256, 1024
 # Of one threadgroup, by Metal's rules.
 APPLE_SHARED = 32 * 1024
+# Of the time of all kernels of a call: what takes less is not shown.
+SHOWN = 0.05
 
 
 def resident(variant: dict[str, Any]) -> int:
@@ -109,7 +111,10 @@ def _kernels(file: Path) -> str:
     for case, kernels in profiled(json.loads(file.read_text())):
         found = plan(case)
         work = price(found, H200).work
+        whole = sum(kernels.values())
         for kernel, taken in kernels.items():
+            if taken < SHOWN * whole:
+                continue
             launches = sum(step.kernel == kernel for step in found.steps)
             moved = _bytes(found, kernel)
             rows.append(
@@ -118,11 +123,14 @@ def _kernels(file: Path) -> str:
                     f"`{kernel}`",
                     launches,
                     f"{taken:.1f}",
+                    f"{100 * taken / whole:.0f} %",
+                    f"{taken / max(launches, 1):.1f}",
                     f"{100 * moved / H200.bytes / taken:.0f} %" if taken > 0 else "-",
                     f"{taken / work[kernel]:.1f}" if work.get(kernel) else "-",
                 )
             )
-    head = ("", "kernel", "launches", "us on the GPU", "bandwidth", "times the model")
+    head = ("", "kernel", "launches", "us on the GPU", "share", "us a launch", "bandwidth",
+            "times the model")  # fmt: skip
     return table(head, rows, left=2)
 
 
@@ -147,6 +155,9 @@ def page(files: Sequence[Path]) -> str:
         pieces.append(_calls(cases, dtype))
     for file in files:
         if is_profile(file):
-            pieces.append("\n## Kernels\n\nTime on the GPU alone, by CUPTI.\n\n")
+            pieces.append(
+                "\n## Kernels\n\nTime on the GPU alone, by CUPTI, of those that take "
+                "a twentieth of a call or more.\n\n"
+            )
             pieces.append(_kernels(file))
     return "".join(pieces)

@@ -2,7 +2,8 @@
 
 python docs/registers.py docs/data/registers-sm_90.json
 
-NVRTC and ptxas compile every variant that the cases of the benchmarks launch; no GPU is needed.
+NVRTC and ptxas compile every variant that the cases of the benchmarks launch, of eig with 1024 rows
+and of matrix_exp; no GPU is needed.
 """
 
 import argparse
@@ -10,9 +11,11 @@ import io
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import cuda.core
 import torch
@@ -20,8 +23,10 @@ from cuda.core import Program, ProgramOptions
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mpslinalg import _eig_large_plan, _eig_plan, _matrix_exp_plan
 from mpslinalg._bench import DTYPES, FAMILIES
 from mpslinalg._cost import Step, plan
+from mpslinalg._cost.plan import launches
 from mpslinalg._cost.recorded import families
 from mpslinalg._engines import source
 from mpslinalg._engines.cuda import translation_unit
@@ -37,17 +42,33 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 def variants() -> dict[tuple[str, ...], Step]:
     """The largest group of each variant that is launched."""
     found: dict[tuple[str, ...], Step] = {}
+    for step in (*of_benchmarks(), *of_plans_that_read()):
+        key = (step.shader, step.kernel, *step.template)
+        if step.shader and (key not in found or step.group > found[key].group):
+            found[key] = step
+    return found
+
+
+def of_benchmarks() -> Iterator[Step]:
     for family in (FAMILIES[name] for name in families()):
         dtypes: list[torch.dtype] = [DTYPES[name] for name in family.dtypes]
         for case in family.cases(dtypes, quick=False):
             if case.n > LARGEST and case.batch == 1:
                 continue
-            for step in plan(case).steps:
-                if step.shader:
-                    key = (step.shader, step.kernel, *step.template)
-                    if key not in found or step.group > found[key].group:
-                        found[key] = step
-    return found
+            yield from plan(case).steps
+
+
+def of_plans_that_read() -> Iterator[Step]:
+    """What plans launch that read what the device computed, with an answer in place of it."""
+    for dtype in (torch.float32, torch.complex64):
+        answers = iter([[[LARGEST, 0, 0, 2]], [[0, 0, 0, 0]]])
+        with mock.patch.object(_eig_large_plan, "progress", side_effect=answers):
+            A = torch.empty(1, LARGEST, LARGEST, dtype=dtype, device="meta")
+            yield from launches(partial(_eig_plan.eig, vectors=True), A)
+        with mock.patch.object(_matrix_exp_plan, "most", return_value=1):
+            for n in (*_matrix_exp_plan.OWNED, 2 * _matrix_exp_plan.FUSED):
+                A = torch.empty(1, n, n, dtype=dtype, device="meta")
+                yield from launches(_matrix_exp_plan.matrix_exp, A)
 
 
 def compiled(step: Step) -> dict[str, Any]:

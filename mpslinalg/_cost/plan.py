@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from mpslinalg._bench.cases import Case
 from mpslinalg._cost import counts
 from mpslinalg._engines import ENGINES, launched, source
 from mpslinalg._engines.engine import Argument, Engine, Launcher
-from mpslinalg._engines.program import record
+from mpslinalg._engines.program import Recording, record
 from mpslinalg._engines.source import Buffer, Value
 
 
@@ -118,14 +118,7 @@ def plan(case: Case) -> Plan:
             raise NoPlan(f"mpslinalg: the launches of {case} depend on data") from error
     if not recording.repeatable:
         raise NoPlan(f"mpslinalg: the plan of {case} computes with torch")
-    seen: Counter[str] = Counter()
-    steps = []
-    for launcher, arguments, threads, group in recording.launched:
-        if isinstance(launcher, _Noted):
-            steps.append(_step(launcher, arguments, threads, group, seen[launcher.name]))
-            seen[launcher.name] += 1
-        else:
-            steps.append(_gemm(arguments))
+    steps = _steps(recording)
     touched = {
         _memory(argument)
         for _, arguments, *_ in recording.launched
@@ -136,6 +129,25 @@ def plan(case: Case) -> Plan:
     return Plan(
         case, steps, len(recording.checks), sum(own.values()), counts.operations(case, inputs)
     )
+
+
+def launches(call: Callable[[Tensor], object], A: Tensor) -> list[Step]:
+    """Those of a call of which more need not be known, with a tensor of torch's meta device."""
+    with _on_paper(), record([A]) as recording:
+        call(A)
+    return _steps(recording)
+
+
+def _steps(recording: Recording) -> list[Step]:
+    seen: Counter[str] = Counter()
+    steps = []
+    for launcher, arguments, threads, group in recording.launched:
+        if isinstance(launcher, _Noted):
+            steps.append(_step(launcher, arguments, threads, group, seen[launcher.name]))
+            seen[launcher.name] += 1
+        else:
+            steps.append(_gemm(arguments))
+    return steps
 
 
 def _step(
