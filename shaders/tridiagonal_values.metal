@@ -117,9 +117,9 @@ kernel void tridiagonal_values(
   const uint target = mirrored ? n - 1 - index : index;
   // Every search takes the same steps, so that no two of them can end in the wrong order.
   Index begin = least;
-  Index step = 0;
-  for (Index width = most - least; width > 1; width = step) {
-    step = (width + Index(ALL)) / Index(ALL + 1);
+  const Index whole = most - least;
+  for (Index width = whole; width > 1;) {
+    const Index step = (width + Index(ALL)) / Index(ALL + 1);
     const uint own = lane % LANES * TRIED;
     T x[TRIED];
     T inverse[TRIED];
@@ -132,14 +132,17 @@ kernel void tridiagonal_values(
     }
     for (uint row = 0; row < n; row += ROWS) {
       const uint count = (min(n - row, ROWS) + RUN - 1) / RUN * RUN;
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      for (uint s = lane; s < count; s += 32) {
-        const uint i = row + s;
-        // No number is as large as the diagonal of rows that are not there.
-        rows[2 * s] = i < n ? ldexp(diagonal[i], -exponent) : T(2);
-        rows[2 * s + 1] = i > 0 && i < n ? ldexp(beside[i - 1], -exponent) : T(0);
+      // What fits stays for all steps.
+      if (n > ROWS || width == whole) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        for (uint s = lane; s < count; s += 32) {
+          const uint i = row + s;
+          // No number is as large as the diagonal of rows that are not there.
+          rows[2 * s] = i < n ? ldexp(diagonal[i], -exponent) : T(2);
+          rows[2 * s + 1] = i > 0 && i < n ? ldexp(beside[i - 1], -exponent) : T(0);
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
       }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
       count_less<T>(rows, count, x, inverse, less);
     }
     uint above = ALL;
@@ -150,6 +153,7 @@ kernel void tridiagonal_values(
       above = min(above, simd_shuffle_xor(above, ushort(distance)));
     }
     begin += Index(above) * step;
+    width = step;
   }
   T value = numbers.at(begin);
   if (!paired) value += numbers.distance / T(2);
