@@ -292,13 +292,13 @@ def bincount(input: Tensor, weights: Tensor | None, minlength: int) -> Tensor:
     if bins <= BINS:
         counts.resize_(bins)
     elif span <= BINS:
-        counts, _ = _count(values, low, span, bins)
+        counts, _ = counts_in_range(values, low, span, bins)
     else:
-        counts = _counts_of_many(values, bins)
+        counts = counts_of_many(values, bins)
     return counts
 
 
-def _counts_of_many(values: Tensor, bins: int) -> Tensor:
+def counts_of_many(values: Tensor, bins: int) -> Tensor:
     counts = empty((bins,), values, torch.int64)
     kernel("indexing", "indexing_runs", "int" if values.dtype == torch.int32 else "long")(
         torch.sort(values)[0], counts, values.numel(), threads=(bins,), group=(256,)
@@ -306,7 +306,7 @@ def _counts_of_many(values: Tensor, bins: int) -> Tensor:
     return counts
 
 
-def _count(values: Tensor, low: int, span: int, bins: int) -> tuple[Tensor, Tensor]:
+def counts_in_range(values: Tensor, low: int, span: int, bins: int) -> tuple[Tensor, Tensor]:
     """How often 0, 1, ..., bins - 1 occur among low, ..., low + span - 1, and the largest value.
 
     That is less low; span where it is outside, span + 1 where a value is less than low.
@@ -325,8 +325,8 @@ def _count(values: Tensor, low: int, span: int, bins: int) -> tuple[Tensor, Tens
 
 
 def _counts_of_few(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Counts of the numbers below BINS, and the largest value as `_count` has it."""
-    return _count(values, 0, BINS, BINS)
+    """Counts of the numbers below BINS, and the largest value as `counts_in_range` has it."""
+    return counts_in_range(values, 0, BINS, BINS)
 
 
 _counts = repeated(_counts_of_few, _counts_of_few)

@@ -261,8 +261,9 @@ def run_indexing() -> None:
     many = torch.zeros(1).expand(_indexing_plan.NARROW + 1)
     for dtype in _indexing.INDICES:
         _indexing_plan.put_into(many, torch.zeros(3, dtype=dtype), torch.zeros(3), True, 1, 1)
-        for high in (3, _indexing_plan.BINS):
-            _indexing_plan.bincount(torch.tensor([0, high], dtype=dtype), None, 0)
+        values = torch.zeros(3, dtype=dtype)
+        _indexing_plan.counts_in_range(values, 0, 2, 2)
+        _indexing_plan.counts_of_many(values, 2)
 
 
 def run_elementwise() -> None:
