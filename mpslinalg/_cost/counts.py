@@ -173,6 +173,8 @@ _CHAINS: dict[str, Callable[[Sizes], float]] = {
         ("lu_rows", "inverse_rows", "cholesky_rows", "cholesky_group", "qr_group", "ldl_group"),
         lambda v: GROUP_CYCLES * _columns(v),
     ),
+    # A barrier a column, and three divisions.
+    "qr_signs": lambda v: GROUP_CYCLES / 2 * v["n"],
     "ldl_panel": lambda v: GROUP_CYCLES * 32,
     **dict.fromkeys(
         ("tridiagonal_group", "bidiagonal_group"),
