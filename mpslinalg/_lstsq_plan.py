@@ -39,7 +39,7 @@ def gels(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     copy(both[:, :, :n], left)
     copy(both[:, :, n:], right)
     if _at_once(both.dtype, n, k):
-        _, both = _qr_plan.qr(both, "r")
+        _, both = _qr_plan.qr(both, "r", False)
     else:
         _qr_plan.reduce(both, empty((batch, min(m, n + k)), both, row_major=True), n)
     solution = flattened(X)

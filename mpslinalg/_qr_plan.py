@@ -33,7 +33,8 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
     if name.startswith("qr") and max(m, n) <= WIDTH:
         return "qr_simd"
     if name == "qr" and n <= min(widest(dtype), m):
-        return "qr_group, qr_combine" if m > _height(dtype, n) else "qr_group"
+        signs = ", qr_signs" if n > WIDTH else ""
+        return f"qr_group{signs}, qr_combine" if m > _height(dtype, n) else "qr_group"
     if tall:
         panels = f"qr_group for panels of {WIDTH} columns, qr_reconstruct"
         applied = "qr_project, qr_subtract" if n <= PRODUCT else "qr_expand, matmul"
@@ -64,8 +65,11 @@ def sides(m: int, n: int, mode: str) -> tuple[int, int]:
     return 0 if mode == "r" else k, k
 
 
-def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
-    """Q and R of A = Q R; Q is empty in mode r."""
+def qr(A: Tensor, mode: str, signed: bool = True) -> tuple[Tensor, Tensor]:
+    """Q and R of A = Q R; Q is empty in mode r.
+
+    Beyond 32 columns the signs on R's diagonal are LAPACK's, but for `signed` = False.
+    """
     *_, m, n = A.shape
     Q, R = _qr_fake(A, mode)
     if A.numel() == 0:
@@ -77,7 +81,13 @@ def qr(A: Tensor, mode: str) -> tuple[Tensor, Tensor]:
     if max(m, n) <= WIDTH:
         _simd(matrices, Q if columns else empty((1,), A), R, columns, rows)
     elif n <= widest(A.dtype) and rows == n:
-        _tall(matrices, flattened(Q) if columns else empty((1,), A), flattened(R), columns != 0)
+        _tall(
+            matrices,
+            flattened(Q) if columns else empty((1,), A),
+            flattened(R),
+            columns != 0,
+            signed,
+        )
     else:
         factor, tau = empty(matrices.shape, A), _empty_tau(matrices, min(m, n))
         triangles = _factor(matrices, factor, tau)
@@ -105,7 +115,7 @@ def _simd(matrices: Tensor, Q: Tensor, R: Tensor, columns: int, rows: int) -> No
     )  # fmt: skip
 
 
-def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool) -> None:
+def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool, signed: bool = False) -> None:
     """Q and R of few columns: of blocks of rows, then of the R of those (TSQR)."""
     batch, m, n = matrices.shape
     width = WIDTH if n <= WIDTH else WIDE
@@ -122,6 +132,11 @@ def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool) -> None:
         return
     factor = empty(tops.shape, tops) if wanted else empty((1,), R)
     _tall(tops, factor, R, wanted)
+    if signed and n > WIDTH:
+        kernel("qr", "qr_signs", scalar(Q.dtype), width)(
+            matrices, R, factor, n, blocks * n if wanted else 0, *strides(matrices),
+            threads=(256 * batch,), group=(256,),
+        )  # fmt: skip
     if wanted:
         kernel("qr", "qr_combine", scalar(Q.dtype), width)(
             factor, Q, m, n, rows, threads=(128 * -(-rows // 128), blocks, batch), group=(128, 1, 1)

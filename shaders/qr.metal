@@ -589,6 +589,69 @@ template <typename T, int W>
   }
 }
 
+// Gives the diagonal of R the signs that Householder's reduction of all rows would have chosen,
+// and Q's columns, of which S has `rows` rows. A1 being the top of A and V1 that of the reflectors,
+// A1 - R = V1 U, where step k of the elimination finds the entry whose sign that of r_kk is not to
+// have. A threadgroup a matrix of at most W columns.
+template <typename T, int W>
+[[max_total_threads_per_threadgroup(256)]] kernel void qr_signs(
+    device const T* A [[buffer(0)]],
+    device T* R [[buffer(1)]],
+    device T* S [[buffer(2)]],
+    constant uint& n [[buffer(3)]],
+    constant uint& rows [[buffer(4)]],
+    constant uint& row_stride [[buffer(5)]],
+    constant uint& column_stride [[buffer(6)]],
+    constant long& batch_stride [[buffer(7)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]]) {
+  typedef real_t<T> Real;
+  THREADGROUP_ARRAY(T, a, (W * (W + 1)));
+  THREADGROUP_ARRAY(T, r, (W * (W + 1)));
+  THREADGROUP_ARRAY(Real, signs, W);
+  device const T* top = A + long(group) * batch_stride;
+  device T* triangle = R + ulong(group) * n * n;
+  for (uint e = tid; e < uint(W) * n; e += 256) {
+    const uint i = e % uint(W);
+    const uint j = e / uint(W);
+    if (i < n) {
+      a[i * uint(W + 1) + j] = top[long(i) * long(row_stride) + long(j) * long(column_stride)];
+      r[i * uint(W + 1) + j] = triangle[j * n + i];
+    }
+  }
+#pragma unroll(1)
+  for (uint k = 0; k < n; ++k) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    threadgroup const T* x = a + k * uint(W + 1);
+    threadgroup const T* y = r + k * uint(W + 1);
+    const bool alike = (real_part(x[k]) >= Real(0)) == (real_part(y[k]) >= Real(0));
+    const T sign = from_real<T>(alike ? Real(-1) : Real(1));
+    const T pivot = mul_sub(x[k], sign, y[k]);
+    if (tid == 0) signs[k] = real_part(sign);
+    for (uint i = k + 1 + tid % 32; i < n; i += 32) {
+      threadgroup T* row = a + i * uint(W + 1);
+      const T l = is_zero(pivot) ? zero<T>() : quotient(row[k], pivot);
+      for (uint j = k + 1 + tid / 32; j < n; j += 8) {
+        row[j] = mul_sub(row[j], l, mul_sub(x[j], sign, y[j]));
+      }
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint e = tid; e < uint(W) * n; e += 256) {
+    const uint i = e % uint(W);
+    const uint j = e / uint(W);
+    if (i <= j && signs[i] < Real(0)) triangle[j * n + i] = zero<T>() - r[i * uint(W + 1) + j];
+  }
+  device T* s = S + ulong(group) * rows * n;
+  for (uint j = tid / 32; j < n; j += 8) {
+    if (signs[j] < Real(0)) {
+      for (uint i = tid % 32; i < rows; i += 32) {
+        s[ulong(j) * rows + i] = zero<T>() - s[ulong(j) * rows + i];
+      }
+    }
+  }
+}
+
 // R of a factor: its upper triangle, with `rows` rows. An entry a thread.
 template <typename T>
 kernel void qr_upper(

@@ -159,7 +159,7 @@ def test_regimes() -> None:
         (20, 100, "qr_group"),
         (40, 256, "qr_group"),
         (8, 65536, "qr_group, qr_combine"),
-        (36, 4000, "qr_group, qr_combine"),
+        (36, 4000, "qr_group, qr_signs, qr_combine"),
         (300, 300, "qr_panel of 32 columns, qr_update, qr_apply"),
     ):
         assert _qr_plan.regime("qr", torch.float32, 1, m, n, 1) == text

@@ -219,6 +219,8 @@ _CHAINS: dict[str, Callable[[Sizes], float]] = {
         lambda v: GROUP_CYCLES * _columns(v),
     ),
     "lu_panel_next": lambda v: GROUP_CYCLES * (v["next"] - v["last"]),
+    # A barrier a column, and three divisions.
+    "qr_signs": lambda v: GROUP_CYCLES / 2 * v["n"],
     "ldl_panel": lambda v: GROUP_CYCLES * 32,
     **dict.fromkeys(
         ("tridiagonal_group", "bidiagonal_group"),

@@ -59,10 +59,15 @@ def test_factor(dtype: torch.dtype, m: int, n: int, device: str) -> None:
     assert not below[:, k:].any()
     if m <= n:
         assert torch.equal(complete, Q)
-    # The choice of signs is LAPACK's.
-    signs = torch.from_numpy(lapack.qr(A, "reduced")[1]).diagonal(dim1=-2, dim2=-1).real.sign()
-    same = (R.diagonal(dim1=-2, dim2=-1).real.sign() == signs)[:, : k - 1]
-    assert same.float().mean() > 0.9 or k == 1
+    if k > 1:
+        assert alike(A, R).float().mean() > 0.9
+
+
+def alike(A: Tensor, R: Tensor) -> Tensor:
+    """Whether LAPACK chooses the same signs, but for the last, which may have no rows to sum."""
+    theirs = torch.from_numpy(lapack.qr(A, "reduced")[1])
+    signs = (X.diagonal(dim1=-2, dim2=-1).real.sign() for X in (theirs, R))
+    return torch.eq(*signs)[:, : min(A.shape[-2:]) - 1]
 
 
 @each_dtype
@@ -171,3 +176,5 @@ def test_tall_panels(
         Q, R = factor(A, device)
         assert testing.qr_ratio(A, Q, R).max() < 3
         assert torch.equal(factor(A, device, "r")[1], R)
+        if n > 32:
+            assert alike(A[:2], R[:2]).all()
