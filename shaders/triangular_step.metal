@@ -185,9 +185,12 @@ template <typename T, int K>
   device const T* a = A + long(group.z) * a_batch - offset(of_A, last, last);
   // The square's place; below the triangle it is the group that chooses the rows.
   const uint down = simd < 1 ? 0 : (simd < 3 ? 1 : (simd < 6 ? 2 : (simd < TRIANGLE ? 3 : SIDE)));
-  const uint across = simd - down * (down + 1) / 2;
-  const bool solves = down == across;
   const bool below = down == SIDE;
+  // Squares on the diagonal are simdgroups 0, 1, 3 and 6: dealt out in turn, each has one of the
+  // four schedulers of a multiprocessor to itself.
+  const uint place = simd - down * (down + 1) / 2;
+  const uint across = below ? place : down - place;
+  const bool solves = down == across;
   const uint top = 32 * (below ? SIDE + group.x : down);
   const uint rows = min(32u, n - top);
   const uint first_column = group.y * chunks * uint(K);
