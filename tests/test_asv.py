@@ -159,7 +159,9 @@ def test_kept_runs_name_no_machine_of_ours(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_kept_runs_are_of_this_project() -> None:
-    for benchmarks in asv_runs.KEPT.glob("*/benchmarks.json"):
+    kept = [*asv_runs.KEPT.glob("*/benchmarks.json")]
+    assert kept
+    for benchmarks in kept:
         names = {name for name in json.loads(benchmarks.read_text()) if "." in name}
         assert {name.split(".")[0] for name in names} <= {file.stem for file in SUITES.glob("b*")}
         runs = [*benchmarks.parent.glob("*/*-existing.json")]
