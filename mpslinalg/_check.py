@@ -127,6 +127,20 @@ def flags(*values: Any) -> bool:
     return all(type(value) is bool for value in values)
 
 
+def frozen(written: Tensor) -> bool:
+    """Whether torch lets nobody write the tensor: one of inference_mode, outside of it."""
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        return False
+    return written.is_inference()
+
+
+def number(given: Any) -> bool:
+    """Whether torch takes it for a number: an integer has at most 64 bits."""
+    if isinstance(given, int):
+        return -(2**63) <= given < 2**64
+    return isinstance(given, (float, complex))
+
+
 def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: Any) -> Any:
     """Raise torch's error for bad arguments of a torch function.
 

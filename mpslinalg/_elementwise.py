@@ -163,14 +163,14 @@ def _compare(name: str, input: Any, other: Any, out: Any) -> Any:
     lacks = _lacks_comparison(name, input, other)
     if not _elementwise_route.kernels(input, lacks, on_mps=False):
         return torchs(input, other) if out is None else torchs(input, other, out=out)
-    accepted = isinstance(other, (Tensor, bool, int, float, complex))
+    accepted = isinstance(other, Tensor) or _check.number(other)
     dtype = _elementwise_route.result_type(input, other) if accepted else None
     parts = dtype is not None and dtype.is_complex and name in ("eq", "ne")
     given = [t for t in (input, other) if isinstance(t, Tensor)]
     if not (
         (dtype in REALS or parts)
         and _check.broadcastable(given[0].shape, given[-1].shape)
-        and (out is None or (isinstance(out, Tensor) and not out.requires_grad))
+        and (out is None or isinstance(out, Tensor))
     ):
         return _check.refuse(torchs, input, other, out=out)
     _elementwise_route.one_device(name, given, out)
@@ -249,7 +249,7 @@ def has_kernel(start: Any, end: Any, steps: Any, base: Any, dtype: Any, layout: 
     return (
         numbers
         and type(steps) is int
-        and steps >= 0
+        and 0 <= steps < 2**63
         and dtype in REALS
         and layout is torch.strided
         and _elementwise_plan.has_exponents(start, end, base)

@@ -276,7 +276,8 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
     """
     if is_distributed(input, index, source):
         return input.copy_(put(input, index, source, accumulate))
-    if not _route.kernels_for_any_shape(input):
+    frozen = isinstance(input, Tensor) and _check.frozen(input)
+    if frozen or not _route.kernels_for_any_shape(input):
         return input.put_(_long(index), source, accumulate)
     result: Tensor = _repeated_put_(input, index, source, accumulate)
     return result
@@ -342,7 +343,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 def countable(input: Tensor, weights: Any, minlength: Any) -> bool:
     """Whether the kernels take these arguments of bincount."""
     fits = weights is None or (isinstance(weights, Tensor) and weights.shape == input.shape)
-    whole = type(minlength) is int and minlength >= 0
+    whole = type(minlength) is int and 0 <= minlength < 2**63
     return input.dim() == 1 and input.dtype in COUNTED and fits and whole
 
 

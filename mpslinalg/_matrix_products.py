@@ -299,6 +299,7 @@ def matrix_power(A: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
     if not (
         accepted
         and type(n) is int
+        and -(2**63) <= n < 2**63
         and (n >= 0 or A.dtype in _check.DTYPES)
         and _check.out_to_cast(out, (A,), A.dtype)
     ):

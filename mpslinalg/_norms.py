@@ -103,7 +103,7 @@ def _largest(values: Tensor) -> Tensor:
 def _known(order: Any) -> bool:
     if isinstance(order, str):
         return order in ("fro", "nuc")
-    return type(order) in (int, float) and order in (*SUMS, *SPECTRAL)
+    return type(order) in (bool, int, float) and order in (*SUMS, *SPECTRAL)
 
 
 def _distinct(A: Tensor, dim: Any) -> bool:

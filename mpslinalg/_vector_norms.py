@@ -161,6 +161,7 @@ def vector_norm(
     dims = _dimensions(x, dim)
     if not (
         type(order) in (int, float)
+        and _check.number(order)
         and (x.is_floating_point() or x.is_complex())
         and dims is not None
         and _check.flags(keepdim)

@@ -176,13 +176,16 @@ def _polynomial_function(name: str, symbol: str, recurrence: str, accuracy: str)
         if not _elementwise_route.kernels(first, _lacks_derivative(x)):
             return torchs(x, n) if out is None else torchs(x, n, out=out)
         given = [g for g in (x, n) if isinstance(g, Tensor)]
-        accepted = all(isinstance(g, (Tensor, int, float)) for g in (x, n))
+        accepted = all(
+            isinstance(g, Tensor) or (_check.number(g) and not isinstance(g, complex))
+            for g in (x, n)
+        )
         dtype = _elementwise_route.floating(x, n) if accepted else None
         _elementwise_route.one_device(f"special_{name}", given, out)
         if not (
             dtype in DTYPES
             and _check.broadcastable(given[0].shape, given[-1].shape)
-            and _elementwise_route.fits(out, dtype)
+            and _holds(out, dtype)
         ):
             return _check.refuse(torchs, x, n, out=out)
         computing = torch.float32 if dtype in _check.HALVES else dtype
@@ -198,8 +201,7 @@ def _polynomial_function(name: str, symbol: str, recurrence: str, accuracy: str)
         else:
             degree, n = whole(n), None
         if out is not None:
-            # Torch, which has no derivative, writes here what has none, too.
-            return _out.write(_polynomial(x.detach(), n, degree, name, 0).to(dtype), out)
+            return _write(_polynomial(x.detach(), n, degree, name, 0).to(dtype), out)
         return _polynomial(x, n, degree, name, 0).to(dtype)
 
     function.__name__ = name
@@ -238,6 +240,20 @@ def whole(n: float) -> int:
     return int(min(n, _special_plan.MAX_DEGREE))
 
 
+def _holds(out: Any, dtype: torch.dtype) -> bool:
+    """Whether out= can hold it, for functions of which torch knows no derivative.
+
+    So it asks nobody for a gradient.
+    """
+    return out is None or (isinstance(out, Tensor) and torch.can_cast(dtype, out.dtype))
+
+
+def _write(values: Tensor, out: Tensor) -> Tensor:
+    """Write what has no derivative to out=, which may require one."""
+    with torch.no_grad():
+        return _out.write(values, out)
+
+
 def _lacks_derivative(x: Any) -> bool:
     return isinstance(x, Tensor) and _op.tracked(x)
 
@@ -250,14 +266,14 @@ def _of_one(
         return torchs(x) if out is None else torchs(x, out=out)
     dtype = _elementwise_route.floating(x)
     _elementwise_route.one_device(f"special_{name}", [x], out)
-    # Torch knows no derivative of airy_ai, so it writes one to out= without a word.
-    inputs = () if name == "airy_ai" else (x,)
-    if not (dtype in DTYPES and _elementwise_route.fits(out, dtype, *inputs)):
+    known = name != "airy_ai"
+    fits = _elementwise_route.fits(out, dtype, x) if known else _holds(out, dtype)
+    if not (dtype in DTYPES and fits):
         return _check.refuse(torchs, x, out=out)
     computing = torch.float32 if dtype in _check.HALVES else dtype
     x = x.to(computing)
     if out is not None:
-        return _out.write(kernel(x.detach()).to(dtype), out)
+        return _write(kernel(x.detach()).to(dtype), out)
     return kernel(x).to(dtype)
 
 

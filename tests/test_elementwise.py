@@ -59,6 +59,7 @@ def bad_calls() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         ("heaviside", (x, x), {"out": whole}),
         ("logspace", (0, 1, -1), {}),
         ("logspace", (0, 1, 2.5), {}),
+        ("logspace", (0, 1, 2**63), {}),
         ("logspace", (x, 1, 3), {}),
         ("logspace", (0, 1, 3), {"out": x, "dtype": torch.float64}),
         ("logspace", (0, 300, 3), {"dtype": torch.uint8}),
@@ -73,6 +74,8 @@ def bad_calls() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
             (name, (unsigned, whole), {}),
             (name, (unsigned, unsigned.to(torch.uint64)), {}),
             (name, (x, x), {"out": [x]}),
+            (name, (x, 2**64), {}),
+            (name, (whole, -(2**63) - 1), {}),
         ]
         if name not in ("eq", "ne"):
             calls += [(name, (x + 0j, x), {}), (name, (x, 1j), {})]
@@ -89,6 +92,17 @@ def test_bad_input(call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> None:
     # Dynamic values and the name of a list in a call are all that may differ.
     plain = [re.sub(r"out=(list|tuple|NoneType)", "out=", str(e.value)) for e in (ours, torchs)]
     assert plain[0] == plain[1]
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_out_that_requires_grad(name: str, device: str) -> None:
+    x = on(device, torch.tensor([1.0, 2, 3])).requires_grad_()
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            ours, theirs = (torch.empty(3, device=device, requires_grad=True) for _ in range(2))
+            assert getattr(LA, name)(x, 2, out=ours) is ours
+            same(ours, getattr(torch, name)(x, 2, out=theirs))
+            assert ours.requires_grad
 
 
 def test_promotion_is_torchs() -> None:

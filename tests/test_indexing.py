@@ -108,6 +108,7 @@ EMPTY, NONE = torch.empty(0), torch.empty(0, dtype=torch.int64)
         ("bincount", (FIRST, torch.ones(3))),
         ("bincount", (FIRST, None, -1)),
         ("bincount", (FIRST, None, 1.0)),
+        ("bincount", (FIRST, None, 2**63)),
         ("bincount", (EMPTY,)),
     ],
     ids=str,
@@ -119,6 +120,20 @@ def test_errors_are_torchs(function: str, args: tuple[Any, ...], device: str) ->
     ours = raised(getattr(LA, function), *given)
     assert torch.equal(given[0].detach().cpu(), before)
     assert ours == raised(theirs, *args)
+
+
+def test_put_into_a_tensor_of_inference_mode(device: str) -> None:
+    index, source = on(device, FIRST), torch.ones(2, device=device)
+    LA.put_(torch.zeros(6, device=device), index, source)
+    with torch.inference_mode():
+        x = torch.zeros(6, device=device)
+    # Also where a call of the kind was recorded before.
+    for _ in range(2):
+        assert raised(LA.put_, x, index, source) == raised(torch.Tensor.put_, x, index, source)
+    with torch.inference_mode():
+        x.zero_()
+        assert LA.put_(x, index, source) is x
+    assert x.tolist() == [1, 1, 0, 0, 0, 0]
 
 
 def test_empty(device: str) -> None:

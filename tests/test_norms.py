@@ -86,6 +86,13 @@ def test_no_entries_zeros_and_what_is_not_finite(dtype: torch.dtype, device: str
     torch.testing.assert_close(gradient[3], torch.full_like(gradient[3], 1 / 3))
 
 
+@pytest.mark.parametrize("function", ["matrix_norm", "norm", "cond"])
+def test_true_is_a_number(function: str, device: str) -> None:
+    A = testing.random((3, 3), torch.float32)
+    ours = getattr(LA, function)(on(device, A), True)
+    torch.testing.assert_close(ours.cpu(), getattr(torch.linalg, function)(A, True))
+
+
 @pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0), (0, 3, 3), (2, 0, 0)], ids=name)
 @each_order
 def test_empty(order: Any, shape: tuple[int, ...], device: str) -> None:

@@ -20,12 +20,13 @@ pytestmark = pytest.mark.usefixtures("kernels")
 def programs(function: Callable[..., Any]) -> list[Program | None]:
     """What a function has recorded."""
     held = [function]
-    while held:
-        for cell in getattr(held.pop(), "__closure__", None) or ():
+    # A function may hold itself.
+    for holder in held:
+        for cell in getattr(holder, "__closure__", None) or ():
             content = cell.cell_contents
             if isinstance(content, dict):
                 return list(content.values())
-            if callable(content) and getattr(content, "__closure__", None):
+            if callable(content) and content not in held and getattr(content, "__closure__", None):
                 held.append(content)
     raise AssertionError("nothing is recorded here")
 

@@ -359,6 +359,22 @@ def test_ops(device: str) -> None:
         torch.library.opcheck(ops.special_polynomial.default, (x, n, 3, POLYNOMIALS[0], 0))
 
 
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("name", ["airy_ai", POLYNOMIALS[0]])
+def test_out_that_requires_grad_where_torch_knows_no_derivative(name: str, device: str) -> None:
+    degree = () if name in OF_ONE else (2,)
+    x = on(device, torch.tensor([0.1, 0.2, 0.3])).requires_grad_()
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            ours, theirs = (torch.empty(3, requires_grad=True) for _ in range(2))
+            ours = on(device, ours.detach()).requires_grad_()
+            assert function(name)(x, *degree, out=ours) is ours
+            getattr(torch.special, name)(x.cpu(), *degree, out=theirs)
+            assert ours.requires_grad == theirs.requires_grad
+            assert ours.is_leaf == theirs.is_leaf
+            torch.testing.assert_close(ours.detach().cpu(), theirs.detach())
+
+
 def bad_calls() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     x, complex_numbers = torch.ones(3), torch.ones(3, dtype=torch.complex64)
     grad = torch.empty(3, requires_grad=True)
@@ -371,7 +387,8 @@ def bad_calls() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         if name in ("log_ndtr", "ndtri"):
             calls += [(name, (grad,), {"out": x})]
         if degree:
-            calls += [(name, (x, bad), {}) for bad in (torch.ones(2), None, complex_numbers, 1j)]
+            bad_degrees = (torch.ones(2), None, complex_numbers, 1j, 2**64, -(2**63) - 1)
+            calls += [(name, (x, bad), {}) for bad in bad_degrees]
             calls += [(name, (2.0, 3), {})]
     return calls
 
