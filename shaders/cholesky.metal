@@ -724,6 +724,7 @@ inline void subtract_panels(
     bool owns,
     bool busy,
     bool conjugated,
+    uint place,
     uint part,
     threadgroup T* stage,
     uint tid,
@@ -754,11 +755,19 @@ inline void subtract_panels(
         next[e] = more ? own[ulong(e) * column_stride] : zero<T>();
       }
 #pragma unroll
-      for (int e = 0; e < STEP; ++e) {
-        const T factor = conjugated ? conj(x[e]) : x[e];
+      for (int e = 0; e < STEP; ++e) x[e] = conjugated ? conj(x[e]) : x[e];
+      // Columns that lie above the diagonal for all rows of the simdgroup are left out.
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {
-          a[c] = mul_sub(a[c], factor, y[(k + uint(e)) * SIDE + uint(own_column<T, PARTS>(c))]);
+      for (int c = 0; c < COLUMNS; c += STEP) {
+        if (part * uint(STEP) + uint(own_column<T, PARTS>(c)) <= (place | 31)) {
+#pragma unroll
+          for (int e = 0; e < STEP; ++e) {
+            threadgroup const T* row = y + (k + uint(e)) * SIDE;
+#pragma unroll
+            for (int i = 0; i < STEP; ++i) {
+              a[c + i] = mul_sub(a[c + i], x[e], row[own_column<T, PARTS>(c + i)]);
+            }
+          }
         }
       }
 #pragma unroll
@@ -938,7 +947,7 @@ template <typename T, int PARTS>
     device T* own = factor + ulong(row) * l_row;
     subtract_panels<T, PARTS, COLUMNS>(
         a, own, factor + ulong(first) * l_row, first, width, l_row, l_column, owns, busy, adjoint,
-        part, stage, tid, threads);
+        place, part, stage, tid, threads);
     factor_panel<T, PARTS, COLUMNS>(
         a, own + ulong(first) * l_column, l_column, owns, busy, adjoint, width, first, place, part,
         height, stage, first_failed);
@@ -1090,7 +1099,7 @@ template <typename T>
     if (tid == 0) *first_failed = 0;
     subtract_panels<T, PARTS, COLUMNS>(
         a, matrix + ulong(before) * n + row, matrix + ulong(before) * n + first, first - before,
-        n - first, 1, n, owns, busy, false, part, stage, tid, TILE_THREADS);
+        n - first, 1, n, owns, busy, false, place, part, stage, tid, TILE_THREADS);
     // All groups read what the block on the diagonal has been: the factor has another place.
     if (on_diagonal) {
       const uint blocks = (n + SIDE - 1) / SIDE;
