@@ -19,7 +19,7 @@ ROWS = 64
 GROUP_BYTES = 1024
 # Whether cholesky_whole and cholesky_step take the place of the kernels of a row a thread.
 STEPS = True
-# Threads of their groups, at most and always.
+# Threads of a group: of cholesky_whole at most, of cholesky_step always.
 THREADS = 512
 # Columns between two products of torch's: up to there the tiles of cholesky_step, which stay in the
 # caches, update what is left while a panel is factored.
