@@ -135,11 +135,12 @@ def _factor_in_steps(A: Tensor, info: Tensor) -> None:
     for begin in range(0, n, STRIP):
         end = min(begin + STRIP, n)
         for first in range(begin, end, width):
-            # Of the columns that follow the panel a group has two tiles, of rows one.
+            # A group has two tiles of the columns that follow the panel, one of the rows below it.
+            rows = max(tiles - first // width - 1, 1)
             columns = -(-(end - first - width) // (2 * width)) if first > begin else 0
             step(
                 A, diagonal, info, n, max(first - width, begin), first, end,
-                threads=(THREADS * (tiles - first // width), 1 + columns, batch),
+                threads=(THREADS * rows, 1 + columns, batch),
                 group=(THREADS, 1, 1),
             )  # fmt: skip
         update_hermitian(A, begin, end)

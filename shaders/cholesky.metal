@@ -1063,10 +1063,10 @@ inline void update_tiles(
   }
 }
 
-// One step: the groups (i, 0) factor tile row i of the panel that begins at `first`, less the one
-// from `before` on, if that is another; the groups (i, j) subtract that from the tiles 2 j - 1 and
-// 2 j of row i of what is left of A, whose lower triangle L holds, up to column `end`. Blocks on
-// the diagonal of the factor go to `diagonal`, SIDE columns each. info, once set, stays.
+// One step: the groups (i, 0) factor tile row i + 1 of the panel that begins at `first`, less the
+// one from `before` on, if that is another; the groups (i, j) subtract that from the tiles 2 j - 1
+// and 2 j of row i + 1 of what is left of A, whose lower triangle L holds, up to column `end`.
+// Blocks on the diagonal of the factor go to `diagonal`, SIDE columns each. info, once set, stays.
 template <typename T>
 [[max_total_threads_per_threadgroup(512)]] kernel void cholesky_step(
     device T* L [[buffer(0)]],
@@ -1090,9 +1090,9 @@ template <typename T>
     const uint place = tid % (2 * SIDE);
     const uint part = tid / (2 * SIDE);
     const bool on_diagonal = place < SIDE;
-    const uint row = first + place + (on_diagonal ? 0u : (group.x - 1) * SIDE);
-    const bool owns = row < n && (on_diagonal || group.x > 0);
-    const bool busy = row / 32 * 32 < n && (on_diagonal || group.x > 0);
+    const uint row = first + place + (on_diagonal ? 0u : group.x * SIDE);
+    const bool owns = row < n;
+    const bool busy = row / 32 * 32 < n;
     device T* own = matrix + ulong(first) * n + row;
     T a[COLUMNS];
     load_panel<T, PARTS, COLUMNS>(a, own, n, owns, false, place, part);
@@ -1112,10 +1112,10 @@ template <typename T>
       const int earlier = first == 0 ? 0 : info[group.z];
       info[group.z] = earlier == 0 ? *first_failed : earlier;
     }
-  } else if (group.x + 1 >= 2 * group.y) {
+  } else if (group.x + 2 >= 2 * group.y) {
     update_tiles<T>(
-        matrix, n, end, before, first + group.x * SIDE, first + (2 * group.y - 1) * SIDE, stage,
-        tid, lane, simd);
+        matrix, n, end, before, first + (group.x + 1) * SIDE, first + (2 * group.y - 1) * SIDE,
+        stage, tid, lane, simd);
   }
 }
 
