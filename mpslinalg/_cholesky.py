@@ -185,7 +185,7 @@ def cholesky(A: Tensor, *, upper: bool = False, out: Tensor | None = None) -> Te
         RuntimeError: what is no square matrix, other dtypes.
 
     n <= 4 is one thread a matrix, n <= 64 a simdgroup a matrix, n <= 256 a threadgroup, all in one
-    launch; beyond, panels of 128 columns and matrix products. ||A - L L^H|| <= c n eps ||A||:
+    launch; beyond, a launch for each panel of 64 columns. ||A - L L^H|| <= c n eps ||A||:
     LAPACK's test ratio stays below its threshold of 30.
 
     Source: Golub, Van Loan, "Matrix Computations", section 4.2; LAPACK's potrf. Derivatives: Murray

@@ -19,7 +19,7 @@ ROWS = 64
 GROUP_BYTES = 1024
 # Whether cholesky_whole and cholesky_step take the place of the kernels of a row a thread.
 STEPS = True
-# Threads of their groups, at most and always.
+# Threads of a group: of cholesky_whole at most, of cholesky_step always.
 THREADS = 512
 # Columns between two products of torch's: up to there the tiles of cholesky_step, which stay in the
 # caches, update what is left while a panel is factored.
@@ -135,11 +135,12 @@ def _factor_in_steps(A: Tensor, info: Tensor) -> None:
     for begin in range(0, n, STRIP):
         end = min(begin + STRIP, n)
         for first in range(begin, end, width):
-            # Of the columns that follow the panel a group has two tiles, of rows one.
+            # A group has two tiles of the columns that follow the panel, one of the rows below it.
+            rows = max(tiles - first // width - 1, 1)
             columns = -(-(end - first - width) // (2 * width)) if first > begin else 0
             step(
                 A, diagonal, info, n, max(first - width, begin), first, end,
-                threads=(THREADS * (tiles - first // width), 1 + columns, batch),
+                threads=(THREADS * rows, 1 + columns, batch),
                 group=(THREADS, 1, 1),
             )  # fmt: skip
         update_hermitian(A, begin, end)

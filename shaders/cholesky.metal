@@ -724,6 +724,7 @@ inline void subtract_panels(
     bool owns,
     bool busy,
     bool conjugated,
+    uint place,
     uint part,
     threadgroup T* stage,
     uint tid,
@@ -754,11 +755,19 @@ inline void subtract_panels(
         next[e] = more ? own[ulong(e) * column_stride] : zero<T>();
       }
 #pragma unroll
-      for (int e = 0; e < STEP; ++e) {
-        const T factor = conjugated ? conj(x[e]) : x[e];
+      for (int e = 0; e < STEP; ++e) x[e] = conjugated ? conj(x[e]) : x[e];
+      // Columns that lie above the diagonal for all rows of the simdgroup are left out.
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {
-          a[c] = mul_sub(a[c], factor, y[(k + uint(e)) * SIDE + uint(own_column<T, PARTS>(c))]);
+      for (int c = 0; c < COLUMNS; c += STEP) {
+        if (part * uint(STEP) + uint(own_column<T, PARTS>(c)) <= (place | 31)) {
+#pragma unroll
+          for (int e = 0; e < STEP; ++e) {
+            threadgroup const T* row = y + (k + uint(e)) * SIDE;
+#pragma unroll
+            for (int i = 0; i < STEP; ++i) {
+              a[c + i] = mul_sub(a[c + i], x[e], row[own_column<T, PARTS>(c + i)]);
+            }
+          }
         }
       }
 #pragma unroll
@@ -938,7 +947,7 @@ template <typename T, int PARTS>
     device T* own = factor + ulong(row) * l_row;
     subtract_panels<T, PARTS, COLUMNS>(
         a, own, factor + ulong(first) * l_row, first, width, l_row, l_column, owns, busy, adjoint,
-        part, stage, tid, threads);
+        place, part, stage, tid, threads);
     factor_panel<T, PARTS, COLUMNS>(
         a, own + ulong(first) * l_column, l_column, owns, busy, adjoint, width, first, place, part,
         height, stage, first_failed);
@@ -1054,10 +1063,10 @@ inline void update_tiles(
   }
 }
 
-// One step: the groups (i, 0) factor tile row i of the panel that begins at `first`, less the one
-// from `before` on, if that is another; the groups (i, j) subtract that from the tiles 2 j - 1 and
-// 2 j of row i of what is left of A, whose lower triangle L holds, up to column `end`. Blocks on
-// the diagonal of the factor go to `diagonal`, SIDE columns each. info, once set, stays.
+// One step: the groups (i, 0) factor tile row i + 1 of the panel that begins at `first`, less the
+// one from `before` on, if that is another; the groups (i, j) subtract that from the tiles 2 j - 1
+// and 2 j of row i + 1 of what is left of A, whose lower triangle L holds, up to column `end`.
+// Blocks on the diagonal of the factor go to `diagonal`, SIDE columns each. info, once set, stays.
 template <typename T>
 [[max_total_threads_per_threadgroup(512)]] kernel void cholesky_step(
     device T* L [[buffer(0)]],
@@ -1081,16 +1090,16 @@ template <typename T>
     const uint place = tid % (2 * SIDE);
     const uint part = tid / (2 * SIDE);
     const bool on_diagonal = place < SIDE;
-    const uint row = first + place + (on_diagonal ? 0u : (group.x - 1) * SIDE);
-    const bool owns = row < n && (on_diagonal || group.x > 0);
-    const bool busy = row / 32 * 32 < n && (on_diagonal || group.x > 0);
+    const uint row = first + place + (on_diagonal ? 0u : group.x * SIDE);
+    const bool owns = row < n;
+    const bool busy = row / 32 * 32 < n;
     device T* own = matrix + ulong(first) * n + row;
     T a[COLUMNS];
     load_panel<T, PARTS, COLUMNS>(a, own, n, owns, false, place, part);
     if (tid == 0) *first_failed = 0;
     subtract_panels<T, PARTS, COLUMNS>(
         a, matrix + ulong(before) * n + row, matrix + ulong(before) * n + first, first - before,
-        n - first, 1, n, owns, busy, false, part, stage, tid, TILE_THREADS);
+        n - first, 1, n, owns, busy, false, place, part, stage, tid, TILE_THREADS);
     // All groups read what the block on the diagonal has been: the factor has another place.
     if (on_diagonal) {
       const uint blocks = (n + SIDE - 1) / SIDE;
@@ -1103,10 +1112,10 @@ template <typename T>
       const int earlier = first == 0 ? 0 : info[group.z];
       info[group.z] = earlier == 0 ? *first_failed : earlier;
     }
-  } else if (group.x + 1 >= 2 * group.y) {
+  } else if (group.x + 2 >= 2 * group.y) {
     update_tiles<T>(
-        matrix, n, end, before, first + group.x * SIDE, first + (2 * group.y - 1) * SIDE, stage,
-        tid, lane, simd);
+        matrix, n, end, before, first + (group.x + 1) * SIDE, first + (2 * group.y - 1) * SIDE,
+        stage, tid, lane, simd);
   }
 }
 
