@@ -264,6 +264,8 @@ template <typename T> struct Panel {
   uint lane;
   uint simd;
   uint pivoting;
+  // Whether a row of the matrix is in the simdgroup.
+  bool holds;
   int failed;
 };
 
@@ -326,19 +328,21 @@ inline void lu_panel_steps(
         }
       }
     }
-    // Rows that are done, and steps that are none, pass with a factor of zero.
-    T retired[ROWS];
+    if (ROWS > 1 || panel.holds) {
+      // Rows that are done, and steps that are none, pass with a factor of zero.
+      T retired[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) retired[r] = a[r][0];
+      for (int r = 0; r < ROWS; ++r) retired[r] = a[r][0];
 #pragma unroll
-    for (int c = 1; c < ACTIVE; ++c) {
-      T u = panel.memory.top[c];
-      if (c > ACTIVE - STEPS) u = c < ACTIVE - step ? u : zero<T>();
+      for (int c = 1; c < ACTIVE; ++c) {
+        T u = panel.memory.top[c];
+        if (c > ACTIVE - STEPS) u = c < ACTIVE - step ? u : zero<T>();
 #pragma unroll
-      for (int r = 0; r < ROWS; ++r) a[r][c - 1] = mul_sub(a[r][c], factor[r], u);
+        for (int r = 0; r < ROWS; ++r) a[r][c - 1] = mul_sub(a[r][c], factor[r], u);
+      }
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) a[r][ACTIVE - 1] = retired[r];
     }
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) a[r][ACTIVE - 1] = retired[r];
   }
   if constexpr (ACTIVE > STEPS) {
     lu_panel_steps<T, ROWS, WIDTH, ACTIVE - STEPS>(a, position, panel);
@@ -436,8 +440,18 @@ inline void factor_panel(
         }
       }
     }
-    Panel<T> panel = {memory, m,    first, begin,    width, threads / 32,
-                      tid,    lane, simd,  pivoting, failed};
+    Panel<T> panel = {memory,
+                      m,
+                      first,
+                      begin,
+                      width,
+                      threads / 32,
+                      tid,
+                      lane,
+                      simd,
+                      pivoting,
+                      first + tid - lane < m,
+                      failed};
     lu_panel_steps<T, ROWS, WIDTH, WIDTH>(a, position, panel);
     failed = panel.failed;
 #pragma unroll
@@ -752,12 +766,12 @@ template <typename T, int WIDTH, int COLUMNS>
       uint entry = UINT_MAX;
       for (uint e = WIDTH; e < uint(2 * WIDTH); ++e) entry = target[e] == row ? e : entry;
       T x[COLUMNS];
+      device const T* from = columns + row;
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c) {
         x[c] = zero<T>();
-        if (uint(c) < count) {
-          x[c] = entry == UINT_MAX ? columns[ulong(c) * m + row] : tile[uint(c) * STRIDE + entry];
-        }
+        if (uint(c) < count) x[c] = entry == UINT_MAX ? *from : tile[uint(c) * STRIDE + entry];
+        from += m;
       }
       device const T* l = matrix + ulong(first) * m + row;
 #pragma unroll(4)
@@ -767,9 +781,12 @@ template <typename T, int WIDTH, int COLUMNS>
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) x[c] = mul_sub(x[c], factor, tile[uint(c) * STRIDE + k]);
       }
+      // A narrow panel leaves columns that nobody reads.
+      to += row;
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c) {
-        if (uint(c) < count) to[ulong(c) * m + row] = x[c];
+        *to = x[c];
+        to += m;
       }
     }
   } else {

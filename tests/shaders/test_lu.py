@@ -148,9 +148,9 @@ def test_panels(
     words = _lu_plan.regime("lu_factor", dtype, 3, *shape, 1)
     assert ("lu_panel_next" in words) == (ahead != 0)
     # A zero in the last column, one in the middle, and none.
-    A, info = gallery(*shape, dtype)
-    A = torch.cat((A[5:7], testing.random((1, *shape), dtype, seed=7)))
-    info = [*info[5:7].tolist(), 0]
+    family, where = gallery(*shape, dtype)
+    A = torch.cat((family[5:7], testing.random((1, *shape), dtype, seed=7)))
+    info = [*where[5:7].tolist(), 0]
     assert min(info[:2]) > 0
     ours = factor(on(device, A))
     judge_factors(A, info, ours)
