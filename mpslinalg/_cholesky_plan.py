@@ -8,7 +8,7 @@ from torch import Tensor
 from mpslinalg import _lu_plan, _op, _products, _triangular_plan
 from mpslinalg._engines import empty, flattened, kernel, scalar, strides
 from mpslinalg._lu_plan import SIMD, TINY
-from mpslinalg._products import clear_upper, copy, product_name, update_hermitian
+from mpslinalg._products import clear_upper, copy, product_name, subtract_product, update_hermitian
 from mpslinalg._simdgroups import lanes, whole
 from mpslinalg._triangular_plan import solve_into
 
@@ -21,9 +21,9 @@ GROUP_BYTES = 1024
 STEPS = True
 # Threads of a group: of cholesky_whole at most, of cholesky_step always.
 THREADS = 512
-# Columns between two products of torch's: up to there the tiles of cholesky_step, which stay in the
-# caches, update what is left while a panel is factored.
-STRIP = 4096
+# Columns between two products of torch's. Each panel of cholesky_step passes over all that it
+# updates: by the cost model 4096 x 4096 in one strip move twice the bytes of four.
+STRIP = 1024
 # Columns of a panel beyond that, between two products.
 PANEL = 128
 # Threads of a panel's group, which takes all rows that are left when they are no more than that.
@@ -54,7 +54,7 @@ def regime(name: str, dtype: torch.dtype, batch: int, m: int, n: int, k: int) ->
         return "cholesky_whole" if STEPS else "cholesky_group"
     if STEPS:
         step = f"cholesky_step of {side(dtype.itemsize)} columns"
-        return step if n <= STRIP else f"{step}, {product_name(n - STRIP, n - STRIP)}"
+        return step if n <= STRIP else f"{step}, matmul"
     return f"cholesky_panel of {PANEL} columns, cholesky_below, {product_name(n, n)}"
 
 
@@ -140,11 +140,12 @@ def _factor_in_steps(A: Tensor, info: Tensor) -> None:
             columns = -(-(end - first - width) // (2 * width)) if first > begin else 0
             step(
                 A, diagonal, info, n, max(first - width, begin), first, end,
-                threads=(THREADS * rows, 1 + columns, batch),
-                group=(THREADS, 1, 1),
+                threads=(THREADS * rows, 1 + columns, batch), group=(THREADS, 1, 1),
             )  # fmt: skip
-        update_hermitian(A, begin, end)
-    # Products of whole tiles reach beyond the diagonal.
+        for left in range(end, n, STRIP):
+            L = A[:, left:, begin:end]
+            subtract_product(A[:, left:, left : left + STRIP], L, L[:, :STRIP].mH)
+    # Products fill squares, beyond the diagonal.
     above = tiles if n > STRIP else 1
     kernel("cholesky", "cholesky_finish", scalar(A.dtype))(
         A, diagonal, n, threads=(THREADS * above, tiles, batch), group=(THREADS, 1, 1)
