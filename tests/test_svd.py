@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import mpslinalg as LA
-from mpslinalg import _svd, testing
+from mpslinalg import _qr_plan, _svd, testing
 from mpslinalg.testing import compare
 from tests import lapack
 from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on
@@ -42,7 +42,11 @@ def test_svd(dtype: torch.dtype, shape: tuple[int, ...], full: bool, device: str
         )
     compare(testing.svd_ratio(A, *result), testing.svd_ratio(A, *lapack.svd(A, full)))
     values = LA.svdvals(on(device, A))
-    assert torch.equal(values, result.S)
+    # A complete Q of 33 to 40 columns has another plan than R alone.
+    m, n = shape[-2:]
+    apart = full and m != n and _qr_plan.WIDTH < min(m, n) <= _qr_plan.widest(dtype)
+    allowed = max(m, n) * torch.finfo(dtype).eps * values.max().item() if apart else 0
+    torch.testing.assert_close(values, result.S, rtol=0, atol=allowed)
     assert values.stride() == torch.linalg.svdvals(A).stride()
 
 

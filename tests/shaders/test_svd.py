@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mpslinalg import _svd_plan, testing
+from mpslinalg import _qr_plan, _svd_plan, testing
 from mpslinalg.testing import compare
 from tests import lapack
 from tests.inputs import DOUBLES, SINGLES, VIEWS, name, on
@@ -68,9 +68,12 @@ def test_svd(dtype: torch.dtype, m: int, n: int, device: str) -> None:
         A = torch.cat((A, testing.random((2, m, n), dtype)))
     U, S, Vh = judge(A, device)
     k = min(m, n)
+    # Where QR comes first, a complete Q of 33 to 40 columns has another plan than no more of them.
+    apart = m != n and _qr_plan.WIDTH < k <= _qr_plan.widest(dtype)
+    allowed = max(m, n) * torch.finfo(dtype).eps * S.max() if apart else 0
     if k <= 32 or m != n:
         thin = factor(A, device, full=False)
-        assert torch.equal(thin[1], S)
+        assert (thin[1] - S).abs().max() <= allowed
         assert thin[0].shape == (len(A), m, k)
         assert thin[2].shape == (len(A), k, n)
         if max(m, n) <= 32:
@@ -80,7 +83,7 @@ def test_svd(dtype: torch.dtype, m: int, n: int, device: str) -> None:
             compare(testing.svd_ratio(A, *thin), 1.0)
     if k <= 64:
         values, info = _svd_plan.svdvals(on(device, A))
-        assert torch.equal(values.cpu(), S)
+        assert (values.cpu() - S).abs().max() <= allowed
         assert not info.any()
 
 
