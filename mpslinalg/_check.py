@@ -61,6 +61,7 @@ def out(given: Any, inputs: tuple[Tensor, ...], *dtypes: torch.dtype) -> bool:
     tensors = (given,) if isinstance(given, Tensor) else given
     return (
         isinstance(tensors, (tuple, list))
+        and (isinstance(given, Tensor) or len(dtypes) > 1)
         and len(tensors) == len(dtypes)
         and all(isinstance(t, Tensor) for t in tensors)
         and all(t.dtype == dtype for t, dtype in zip(tensors, dtypes, strict=True))
@@ -154,7 +155,8 @@ def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: 
         cast = (a.float() if isinstance(a, Tensor) and a.dtype in HALVES else a for a in args)
         return _ours(function)(*cast, **given)
     if isinstance(out, (tuple, list)):
-        out = tuple(map(_empty, out))
+        empty = map(_empty, out)
+        out = list(empty) if isinstance(out, list) else tuple(empty)
     if kwargs.get("pivot") is False:
         kwargs["pivot"] = True  # on the CPU torch has no other LU, and would say so first
     # What the values made up here lead to is no fault of the arguments.
@@ -168,6 +170,9 @@ def refuse(function: Callable[..., Any], *args: Any, out: Any = None, **kwargs: 
     options = {name: x if name == "out" else _number(x) for name, x in given.items()}
     if not all(map(operator.is_, (*args, *given.values()), (*numbers, *options.values()))):
         return _ours(function)(*numbers, **options)
+    if isinstance(out, Tensor) and out.requires_grad:
+        # Torch may have failed with what was made up before it came to write.
+        _empty(out).zero_()
     shown = ", ".join(f"{a.dtype} {list(a.shape)}" for a in args if isinstance(a, Tensor))
     raise RuntimeError(
         f"{function.__name__}: the kernels take matrices of float32, float64, complex64 or "

@@ -16,6 +16,8 @@ INEXACT = frozenset((*_check.DTYPES, *_check.HALVES))
 INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 # Torch has no arithmetic of the others.
 NUMBERS = INEXACT | INTEGERS
+# Those of vander, where it casts all integers.
+POWERS = NUMBERS - {*_check.HALVES} | {torch.uint16, torch.uint32, torch.uint64}
 
 
 def what_runs(name: str, given: Mapping[str, Any]) -> str:
@@ -338,10 +340,10 @@ def vander(x: Tensor, N: int | None = None) -> Tensor:
         result: Tensor = torch.linalg.vander(x, N=N)
         return result
     number = N if N is not None or x.dim() == 0 else x.shape[-1]
-    if not (type(number) is int and 1 < number < 2**63 and x.dtype in NUMBERS - {*_check.HALVES}):
+    if not (type(number) is int and 1 < number < 2**63 and x.dtype in POWERS):
         refused: Tensor = _check.refuse(torch.linalg.vander, x, N=N)
         return refused
-    if x.dtype in INTEGERS:
+    if not (x.is_floating_point() or x.is_complex()):
         x = x.to(torch.int64)
     x = torch.atleast_1d(x)  # type: ignore[no-untyped-call]
     # What memory cannot hold fails at once, not after most of it was filled.

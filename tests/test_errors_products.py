@@ -55,6 +55,16 @@ T = torch.ones
         ("vander", (T(3),), {"N": 2.0}),
         ("vander", (T(3).bool(),), {}),
         ("vander", (T(3).half(),), {}),
+        (
+            "tensorinv",
+            (2 * torch.eye(4),),
+            {"ind": 1, "out": torch.empty(4, 4, requires_grad=True)},
+        ),
+        *(
+            (f, (2 * torch.eye(2),), {"out": (T(2, 2),)})
+            for f in ("inv", "det", "cholesky", "norm")
+        ),
+        *((f, (T(2, 2), T(2, 2)), {"out": [T(2, 2)]}) for f in ("solve", "vecdot")),
         ("tensorinv", (T(4, 6),), {"ind": 0}),
         ("tensorinv", (T(4, 6),), {"ind": 1}),
         ("tensorinv", (T(4, 4),), {"ind": 1}),

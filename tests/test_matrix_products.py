@@ -65,6 +65,12 @@ def test_vander_has_exact_powers(device: str) -> None:
     assert V[0, :, 19].tolist() == [-(3**19), 2**19, 1, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_vander_of_unsigned(dtype: torch.dtype, device: str) -> None:
+    x = torch.tensor([1, 2, 60]).to(dtype)
+    assert torch.equal(LA.vander(on(device, x)).cpu(), torch.linalg.vander(x))
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 12, -1, -6])
 def test_matrix_power(n: int, device: str) -> None:
     A = on(device, matrices(2, 4, 4))
