@@ -286,7 +286,7 @@ def test_of_a_large_batch_one_fails(dtype: torch.dtype, device: str) -> None:
 def test_a_row_a_thread(
     dtype: torch.dtype, upper: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_cholesky_plan, "STEPS", False)
+    monkeypatch.setattr(_cholesky_plan, "STEP_MATRICES", 0)
     monkeypatch.setattr(_products, "PRODUCT", 192)
     for n in (100, 400):
         A = random_definite((n, n), dtype)

@@ -56,7 +56,9 @@ def test_a_panel_moves_its_part_and_a_gemm_its_operands() -> None:
     assert 0.97 * found.operations < named < found.operations
 
 
-def test_a_panel_beside_an_update_moves_both() -> None:
+def test_a_panel_beside_an_update_moves_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_lu_plan, "LOOKAHEAD_ROWS", 1)
+    monkeypatch.setattr(_lu_plan, "LOOKAHEAD_ENTRIES", 1)
     found = plan(case("lu_factor", 3, 2048))
     steps = [step for step in found.steps if step.kernel == "lu_panel_next"]
     assert len(steps) == 2048 / 32 - 1

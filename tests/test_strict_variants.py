@@ -149,16 +149,16 @@ def run_plans(dtype: torch.dtype) -> None:
         A = torch.zeros(n, n, dtype=dtype).expand(batch, n, n)
         B = torch.zeros(n, k, dtype=dtype).expand(batch, n, k)
         _triangular_plan.solve_triangular(A, B, False, False, 0)
-    for m in ROWS:
-        for n in (1, 40):
-            _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
-    # More matrices than a launch factors while it updates.
-    alone = torch.zeros(_lu_plan.LOOKAHEAD + 1, _lu_plan.ROWS + 1, 40, dtype=dtype)
-    _lu_plan.lu_factor(alone, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_lu_plan, "LOOKAHEAD_ROWS", 1)
+        patch.setattr(_lu_plan, "LOOKAHEAD_ENTRIES", 1)
+        for m in ROWS:
+            for n in (1, 40):
+                _lu_plan.lu_factor(torch.zeros(1, m, n, dtype=dtype), True)
     _engines.kernel("info", "info_any", "int")(info, info, 2, threads=(256,), group=(256,))
     products = _cholesky_plan.PANEL + _products.PRODUCT + 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_cholesky_plan, "STEPS", False)
+        patch.setattr(_cholesky_plan, "STEP_MATRICES", 0)
         for n in (*CHOLESKY_SIZES, products):
             _cholesky_plan.cholesky(torch.zeros(1, n, n, dtype=dtype), False)
     for n in CHOLESKY_SIZES:

@@ -145,6 +145,8 @@ def test_panels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_lu_plan, "LOOKAHEAD", ahead)
+    monkeypatch.setattr(_lu_plan, "LOOKAHEAD_ROWS", 1)
+    monkeypatch.setattr(_lu_plan, "LOOKAHEAD_ENTRIES", 1)
     words = _lu_plan.regime("lu_factor", dtype, 3, *shape, 1)
     assert ("lu_panel_next" in words) == (ahead != 0)
     # A zero in the last column, one in the middle, and none.
