@@ -66,6 +66,9 @@ def test_a_panel_beside_an_update_moves_both(monkeypatch: pytest.MonkeyPatch) ->
     panel, update = 2 * height * 32, 2 * height * columns + 32 * (height + columns)
     assert steps[0].bytes == 3 * 4 * (panel + update)
     assert steps[0].chain == steps[-1].chain > 0
+    # Panels wait for themselves, not for the groups of the update.
+    waits = sum(step.chain for step in steps) / (H200.ghz * 1e3)
+    assert price(found, H200).work["lu_panel_next"] == pytest.approx(waits, rel=0.2)
     assert 0.97 * found.operations < sum(step.operations or 0 for step in found.steps)
 
 

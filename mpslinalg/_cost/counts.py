@@ -257,3 +257,8 @@ def chain(kernel: str, values: Sizes, nth: int) -> float:
     """Cycles of what is done one after the other in a group."""
     count = _CHAINS.get(kernel)
     return 0.0 if count is None or not works(kernel, values, nth) else count(values)
+
+
+def chained(kernel: str, values: Sizes, groups: int) -> float:
+    """How many of a launch's groups have its chain: of lu_panel_next those with a panel."""
+    return values["batch"] if kernel == "lu_panel_next" else groups

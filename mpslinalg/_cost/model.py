@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mpslinalg._cost import counts
 from mpslinalg._cost.machines import LANES, Machine
 from mpslinalg._cost.plan import Plan, Step
 
@@ -80,7 +81,7 @@ def price(plan: Plan, machine: Machine, factor: Callable[[str], float] = _as_mod
 def _longest(step: Step, operations: float, machine: Machine) -> tuple[str, float]:
     busy = min(step.groups / machine.cores, step.threads / (machine.cores * LANES), 1.0)
     at_once = machine.cores * max(RESIDENT // step.group, 1)
-    turns = -(-step.groups // at_once)
+    turns = -(-counts.chained(step.kernel, step.values, step.groups) // at_once)
     times = {
         "bandwidth": step.bytes / (machine.bytes * min(DRAW * busy, 1.0)),
         "arithmetic": operations / (machine.flops * busy),
