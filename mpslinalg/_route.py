@@ -14,6 +14,7 @@ from torch import Tensor
 from mpslinalg._check import DTYPES
 from mpslinalg._engines import ENGINES
 from mpslinalg._engines.cpu import compiler_found
+from mpslinalg._names import other_names
 
 # Smallest batch for which the fused inverse beats torch.linalg.inv on the CPU, and its largest n:
 # 0.26 against 0.31 ms for 1024 of 4 x 4, 0.20 against 0.12 for 256 (two cores of an AMD EPYC).
@@ -208,6 +209,8 @@ def which(name: str, *args: Any, **kwargs: Any) -> str:
     describe: Any = getattr(module, "describe", None)
     if regime is None and what_runs is None and describe is None:
         raise ValueError(f"mpslinalg.which: mpslinalg has no function {name!r}")
+    names = other_names(inspect.unwrap(function))
+    kwargs = {names.get(key, key): value for key, value in kwargs.items()}
     given = inspect.signature(function).bind(*args, **kwargs)
     given.apply_defaults()
     if describe is not None:

@@ -196,6 +196,13 @@ def test_other_names_of_arguments_that_torch_takes(name: str) -> None:
     assert taken > 0
 
 
+def test_which_knows_other_names() -> None:
+    A = torch.eye(3)
+    assert LA.which("cholesky", input=A) == LA.which("cholesky", A)
+    assert LA.which("pinv", x=A, rtol=1e-3) == LA.which("pinv", A, rtol=1e-3)
+    assert LA.which("gated_delta.solve_tril", A) == LA.which("gated_delta.solve_tril", A=A)
+
+
 def test_an_argument_by_two_of_its_names() -> None:
     A = torch.eye(2)
     both: list[dict[str, Any]] = [{"A": A, "input": A}, {"x": A, "input": A}]
