@@ -275,7 +275,7 @@ def test_which_of_what_is_no_matrix(A: Any) -> None:
     [
         ("lu_factor", 4, "lu_tiny"),
         ("lu_factor", 40, "lu_rows"),
-        ("lu_factor", 200, "lu_panel of 32 columns, lu_swap, products_update"),
+        ("lu_factor", 200, "lu_panel of 32 columns, lu_swap, products"),
         ("lu_factor", 2000, "lu_panel of 32 columns, lu_swap_next, lu_panel_next"),
         ("det", 40, "lu_rows, lu_det_simd"),
         ("slogdet", 8, "slogdet_simd"),
