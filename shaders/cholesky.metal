@@ -1002,6 +1002,7 @@ inline void update_tiles(
     uint simd) {
   constexpr uint SIDE = side<T>();
   constexpr uint DEPTH = tile_depth<T>();
+  constexpr uint AT_ONCE = sizeof(T) > 4 ? 1 : 4;
   constexpr int LEFT = tile_loads<T, SIDE>();
   constexpr int RIGHT = tile_loads<T, 2 * SIDE>();
   constexpr int ROWS = int(SIDE / 32);
@@ -1016,14 +1017,18 @@ inline void update_tiles(
   T right_next[RIGHT];
   read_tile<T, SIDE, LEFT>(left_next, from, row, n, tid);
   read_tile<T, 2 * SIDE, RIGHT>(right_next, from, column, n, tid);
+  // A sum of its own costs fewer digits than one that begins with what was there.
   T sum[ROWS][COLUMNS];
+  T earlier[ROWS][COLUMNS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
       const uint i = top + uint(r) * 32;
       sum[r][c] = zero<T>();
-      if (i < n && begin + uint(c) < min(i + 1, end)) sum[r][c] = own[ulong(c) * n + uint(r) * 32];
+      earlier[r][c] = zero<T>();
+      if (i < n && begin + uint(c) < min(i + 1, end))
+        earlier[r][c] = own[ulong(c) * n + uint(r) * 32];
     }
   }
 #pragma unroll(1)
@@ -1040,15 +1045,18 @@ inline void update_tiles(
       read_tile<T, SIDE, LEFT>(left_next, from, row, n, tid);
       read_tile<T, 2 * SIDE, RIGHT>(right_next, from, column, n, tid);
     }
-#pragma unroll(2)
-    for (uint k = 0; k < DEPTH; ++k) {
-      threadgroup const T* a = left + k * SIDE + lane;
-      threadgroup const T* b = right + k * 2 * SIDE + simd * uint(COLUMNS);
+#pragma unroll(1)
+    for (uint k = 0; k < DEPTH; k += AT_ONCE) {
 #pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        const T x = a[r * 32];
+      for (uint e = 0; e < AT_ONCE; ++e) {
+        threadgroup const T* a = left + (k + e) * SIDE + lane;
+        threadgroup const T* b = right + (k + e) * 2 * SIDE + simd * uint(COLUMNS);
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) sum[r][c] = mul_sub(sum[r][c], x, b[c]);
+        for (int r = 0; r < ROWS; ++r) {
+          const T x = a[r * 32];
+#pragma unroll
+          for (int c = 0; c < COLUMNS; ++c) sum[r][c] = mul_sub(sum[r][c], x, b[c]);
+        }
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -1058,7 +1066,8 @@ inline void update_tiles(
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
       const uint i = top + uint(r) * 32;
-      if (i < n && begin + uint(c) < min(i + 1, end)) own[ulong(c) * n + uint(r) * 32] = sum[r][c];
+      if (i < n && begin + uint(c) < min(i + 1, end))
+        own[ulong(c) * n + uint(r) * 32] = earlier[r][c] + sum[r][c];
     }
   }
 }
