@@ -837,8 +837,8 @@ inline void subtract_step(
 
 // Factors the first `width` <= SIDE columns of a panel. A thread leaves its row at `to`, zero above
 // the diagonal, if it `stores`; a simdgroup that is not `busy` has no rows. `rows` has room for two
-// times STEP entries of each row, and STEP^2 more. The first leading minor that is not positive
-// definite, from `before` on, goes to *first_failed, if that is zero.
+// times STEP entries of each row, and STEP^2 more. For every STEP columns `failures` takes the
+// order of the first leading minor that is not positive definite, counted with `before`, else 0.
 template <typename T, int PARTS, int COLUMNS>
 inline void factor_panel(
     thread T (&a)[COLUMNS],
@@ -853,7 +853,7 @@ inline void factor_panel(
     uint part,
     uint height,
     threadgroup T* rows,
-    threadgroup int* first_failed) {
+    threadgroup int* failures) {
   constexpr int STEP = step_width<T>();
   threadgroup T* corner = rows + 2 * height * uint(STEP);
   threadgroup T* last = rows;
@@ -879,9 +879,8 @@ inline void factor_panel(
     threadgroup T* own = next + place * uint(STEP);
     if (turn && busy) {
       const int failed = solve_corner<T, STEP, COLUMNS>(x, a, corner, place - top);
-      if (place == 0 && failed != 0 && *first_failed == 0) {
-        *first_failed = int(before + top) + failed;
-      }
+      // No thread asks what is there: compilers read ahead of a condition, in all threads.
+      if (place == 0) failures[top / uint(STEP)] = failed != 0 ? int(before + top) + failed : 0;
 #pragma unroll
       for (int k = 0; k < STEP; ++k) own[k] = x[k];
 #pragma unroll
@@ -906,8 +905,14 @@ inline void factor_panel(
   }
 }
 
-// One threadgroup factors one matrix, left-looking, with `height` >= n threads for each of PARTS.
-// Strides of A, `upper` and info as above; L is column-major.
+inline int first_of(threadgroup const int* failures, uint count) {
+  int first = 0;
+  for (uint i = count; i > 0; --i) first = failures[i - 1] != 0 ? failures[i - 1] : first;
+  return first;
+}
+
+// One threadgroup factors one matrix, left-looking, with `height` >= n threads for each of PARTS;
+// its columns have at most 1024 bytes. Strides of A, `upper` and info as above; L is column-major.
 template <typename T, int PARTS>
 [[max_total_threads_per_threadgroup(512)]] kernel void cholesky_whole(
     device const T* A [[buffer(0)]],
@@ -924,7 +929,7 @@ template <typename T, int PARTS>
   constexpr uint SIDE = side<T>();
   constexpr int COLUMNS = own_columns<T, PARTS>();
   THREADGROUP_ARRAY(T, stage, (staged<T>() + step_width<T>() * step_width<T>()));
-  THREADGROUP_ARRAY(int, first_failed, 1);
+  THREADGROUP_ARRAY(int, failures, 1024 / sizeof(T) / step_width<T>());
   const uint height = threads / uint(PARTS);
   const uint part = tid / height;
   const uint place = tid % height;
@@ -934,7 +939,6 @@ template <typename T, int PARTS>
   // Where the factor, or its adjoint, lies.
   const uint l_row = adjoint ? n : 1;
   const uint l_column = adjoint ? 1 : n;
-  if (tid == 0) *first_failed = 0;
   for (uint first = 0; first < n; first += SIDE) {
     const uint width = min(SIDE, n - first);
     const uint row = first + place;
@@ -950,7 +954,7 @@ template <typename T, int PARTS>
         place, part, stage, tid, threads);
     factor_panel<T, PARTS, COLUMNS>(
         a, own + ulong(first) * l_column, l_column, owns, busy, adjoint, width, first, place, part,
-        height, stage, first_failed);
+        height, stage, failures + first / uint(step_width<T>()));
     // Above the panel's diagonal block.
     for (uint j = first + part; j < first + width; j += uint(PARTS)) {
       for (uint i = place; i < first; i += height) {
@@ -959,7 +963,7 @@ template <typename T, int PARTS>
     }
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
   }
-  if (tid == 0) info[group] = *first_failed;
+  if (tid == 0) info[group] = first_of(failures, (n + step_width<T>() - 1) / step_width<T>());
 }
 
 // Larger ones take a launch a panel, in groups of TILE_THREADS that have two tiles of SIDE x SIDE
@@ -1093,7 +1097,7 @@ template <typename T>
   constexpr int PARTS = tile_parts<T>();
   constexpr int COLUMNS = own_columns<T, PARTS>();
   THREADGROUP_ARRAY(T, stage, (3 * SIDE * tile_depth<T>()));
-  THREADGROUP_ARRAY(int, first_failed, 1);
+  THREADGROUP_ARRAY(int, failures, SIDE / step_width<T>());
   device T* matrix = L + ulong(group.z) * n * n;
   if (group.y == 0) {
     const uint place = tid % (2 * SIDE);
@@ -1105,7 +1109,6 @@ template <typename T>
     device T* own = matrix + ulong(first) * n + row;
     T a[COLUMNS];
     load_panel<T, PARTS, COLUMNS>(a, own, n, owns, false, place, part);
-    if (tid == 0) *first_failed = 0;
     subtract_panels<T, PARTS, COLUMNS>(
         a, matrix + ulong(before) * n + row, matrix + ulong(before) * n + first, first - before,
         n - first, 1, n, owns, busy, false, place, part, stage, tid, TILE_THREADS);
@@ -1116,10 +1119,11 @@ template <typename T>
     }
     factor_panel<T, PARTS, COLUMNS>(
         a, own, on_diagonal ? SIDE : n, on_diagonal ? group.x == 0 : owns, busy, false,
-        min(SIDE, n - first), first, place, part, 2 * SIDE, stage, first_failed);
+        min(SIDE, n - first), first, place, part, 2 * SIDE, stage, failures);
     if (group.x == 0 && tid == 0) {
+      const uint steps = (min(SIDE, n - first) + step_width<T>() - 1) / step_width<T>();
       const int earlier = first == 0 ? 0 : info[group.z];
-      info[group.z] = earlier == 0 ? *first_failed : earlier;
+      info[group.z] = earlier == 0 ? first_of(failures, steps) : earlier;
     }
   } else if (group.x + 2 >= 2 * group.y) {
     update_tiles<T>(
