@@ -25,6 +25,15 @@ def _target(text: str) -> Path:
     return path
 
 
+def _report(text: str) -> Path:
+    """A target whose name says how it is written."""
+    path = _target(text)
+    if path.suffix.lower() not in _bench_report.WRITERS:
+        kinds = ", ".join(_bench_report.WRITERS)
+        raise argparse.ArgumentTypeError(f"no report {text!r}; there are {kinds}")
+    return path
+
+
 def _picture(text: str) -> Path:
     """A target that matplotlib writes."""
     path = _target(text)
@@ -51,8 +60,11 @@ def _run(text: str) -> dict[str, Any]:
     try:
         run: dict[str, Any] = json.loads(Path(text).read_text())
         _bench_report.check(run)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise argparse.ArgumentTypeError(f"no run of `bench --json` in {text!r}") from error
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot read {text!r}: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        words = f"no run of `bench --json`, as this version writes it, in {text!r}"
+        raise argparse.ArgumentTypeError(words) from error
     return run
 
 
@@ -89,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", type=_target, metavar="FILE", help="write the numbers")
     bench.add_argument(
         "--report",
-        type=_target,
+        type=_report,
         metavar="FILE.html|FILE.md",
         help="write one file for an issue: figures, bars, plots (HTML; matplotlib), doctor",
     )
@@ -155,8 +167,12 @@ def _benchmark(
 ) -> int:
     if options.cases != "grid" and (options.report or options.compare):
         parser.error("--report and --compare are of --cases grid")
-    if options.read and (options.family or options.dtype or options.json):
-        parser.error("--read takes a run as it is: no --family, --dtype or --json")
+    if options.read and any(
+        (options.family, options.dtype, options.json, options.quick, options.device)
+    ):
+        parser.error(
+            "--read takes a run as it is: no --family, --dtype, --json, --quick or --device"
+        )
     if options.read:
         run, status = options.read, 0
         _bench_overall.show(run["families"], _bench_overall.overall(run["families"]), console)

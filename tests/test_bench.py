@@ -228,7 +228,14 @@ def test_a_slow_call_costs_a_fast_one_no_timings(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("seconds", "batch", "timings", "calls"),
     # With the calls that admit: of a batch first two matrices, then all.
-    [(1e-3, 9, 20, 22), (0.1, 9, 3, 5), (0.3, 9, 1, 2), (0.3, 1, 2, 3), (2.0, 1, 1, 2)],
+    [
+        (1e-3, 9, 20, 22),
+        (0.1, 9, 3, 5),
+        (0.3, 9, 2, 4),
+        (3.0, 9, 1, 2),
+        (0.3, 1, 2, 3),
+        (2.0, 1, 1, 2),
+    ],
 )
 def test_a_cell_takes_bounded_time(
     seconds: float, batch: int, timings: int, calls: int, monkeypatch: pytest.MonkeyPatch
@@ -522,12 +529,36 @@ def test_what_is_no_run_is_refused(
         assert "no run of `bench --json`" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         command.main(["bench", option, "/nowhere.json"])
-    assert "no run of `bench --json`" in capsys.readouterr().err
+    assert "cannot read '/nowhere.json': No such file" in capsys.readouterr().err
 
 
 def test_a_run_is_read_as_it_is(recorded_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["bench", "--read", str(recorded_run)]) == 0
     assert "over the 4 batched cells of all families: 3.00 (bar 5)" in capsys.readouterr().out
+    for arguments in (["--dtype", "float32"], ["--quick"], ["--device", "cpu"]):
+        with pytest.raises(SystemExit):
+            command.main(["bench", "--read", str(recorded_run), *arguments])
+        assert "--read takes a run as it is" in capsys.readouterr().err
+
+
+def test_a_report_is_html_or_markdown(
+    recorded_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = recorded_run.with_name("REPORT.HTML")
+    assert command.main(["bench", "--read", str(recorded_run), "--report", str(page)]) == 0
+    assert "<code>python -m mpslinalg bench</code> on 2026-11-30" in page.read_text()
     with pytest.raises(SystemExit):
-        command.main(["bench", "--read", str(recorded_run), "--dtype", "float32"])
-    assert "--read takes a run as it is" in capsys.readouterr().err
+        command.main(["bench", "--report", str(recorded_run.with_name("report.pdf"))])
+    assert "no report" in capsys.readouterr().err
+
+
+def test_runs_without_a_common_cell(recorded_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = json.loads(recorded_run.read_text())
+    other["families"]["svd"] = other["families"].pop("lu")
+    there = recorded_run.with_name("there.json")
+    there.write_text(json.dumps(other))
+    arguments = ["--read", str(recorded_run), "--compare", str(there)]
+    assert command.main(["bench", *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert "no cell in which both timed the kernels" in printed
+    assert "kernels here" not in printed

@@ -255,7 +255,7 @@ def test_the_command_predicts_and_holds_a_report_against_it(
         (["--machine", "M0"], "no machine 'M0'; there are M1"),
         (["--n", "8"], "--batch and --n are given together"),
         (["--batch", "8", "--n", "0"], "argument --n: 0 is less than 1"),
-        (["--against", "x.json"], "no run of `bench --json` in 'x.json'"),
+        (["--against", "x.json"], "cannot read 'x.json': No such file"),
         (["--family", "special"], "no model of special"),
         (["--family", "eig", "--batch", "1", "--n", "600"], "eig 1 x 600 float32 depend on data"),
     ],

@@ -25,6 +25,10 @@ WORDS = (
 )
 
 
+# By the end of a file's name. Markdown holds no plots.
+WRITERS = {".html": document.html, ".htm": document.html, ".md": document.markdown}
+
+
 def provenance(run: Content) -> str:
     """Machine, versions, date and command of a run."""
     environment = run["environment"]
@@ -132,6 +136,9 @@ def compared(here: Content, there: Content) -> Iterator[Block]:
                     *speeds,
                 )
             )
+    if not rows:
+        yield Paragraph("There is no cell in which both timed the kernels.")
+        return
     headings = ("family", "cells", "kernels here, times there")
     means = [(name, str(len(x)), f"{geometric_mean(x):.2f}") for name, x in faster.items()]
     yield Table(headings, means)
@@ -178,7 +185,7 @@ def show(run: Content, other: Content, console: Console) -> None:
 
 
 def write(path: Path, run: Content, other: Content | None = None, doctor: str = "") -> None:
-    """One file, HTML by its name, else Markdown, which holds no plots."""
+    """One file, by its name of HTML or Markdown."""
     title = f"mpslinalg on {run['environment']['device']}"
-    render = document.html if path.suffix in (".html", ".htm") else document.markdown
-    path.write_text(render(title, list(blocks(run, other, doctor))))
+    render = WRITERS[path.suffix.lower()]
+    path.write_text(render(title, list(blocks(run, other, doctor))), encoding="utf-8")

@@ -1,5 +1,6 @@
 """A report as blocks, and as the one file that they make: HTML with its plots, or Markdown."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -42,6 +43,8 @@ class Plot:
 
 Block = Heading | Paragraph | Lines | Table | Plot
 
+_CODE = re.compile(r"`([^`]*)`")
+
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px; }
@@ -67,7 +70,8 @@ def _html_block(block: Block) -> str:
         case Heading(text, level):
             return f"<h{level}>{escape(text)}</h{level}>"
         case Paragraph(text):
-            return f"<p>{escape(text)}</p>"
+            code = _CODE.sub(r"<code>\1</code>", escape(text))
+            return f"<p>{code}</p>"
         case Lines(text):
             return f"<pre>{escape(text)}</pre>"
         case Plot(_, svg, caption):
