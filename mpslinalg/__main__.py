@@ -153,9 +153,12 @@ def _timed(
 
 
 def _diagnosis(device: torch.device) -> str:
-    """What `doctor` prints."""
+    """What `doctor` prints, or why it ended: figures that took an hour are not lost with it."""
     text = io.StringIO()
-    _doctor.run(device, Console(file=text, width=120))
+    try:
+        _doctor.run(device, Console(file=text, width=120))
+    except Exception as error:
+        text.write(f"doctor ended: {type(error).__name__}: {error}")
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 
@@ -181,6 +184,8 @@ def _benchmark(
     if options.compare:
         _bench_report.show(run, options.compare, console)
     if options.report:
+        if not options.read:
+            console.print("doctor, for the report ...", highlight=False)
         diagnosis = "" if options.read else _diagnosis(device)
         _bench_report.write(options.report, run, options.compare, diagnosis)
     return status

@@ -491,6 +491,10 @@ def test_report(recorded_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(list(tree.iter("{http://www.w3.org/2000/svg}svg"))) == 3
     assert set(re.findall(r'href="(#|data:|.*)', html)) <= {"#", "data:"}
     assert "src=" not in html
+    assert set(re.findall(r"https?://[^\"' ]*", html)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
     assert "f &lt;g&gt;" in html
     written = text.read_text()
     assert "| f <g> | 8 | 16 | 16.0 | 48.0 (3) | 3.00 | - | 0.5, 0.25 |" in written
@@ -512,6 +516,20 @@ def test_a_report_holds_the_doctor_and_what_was_timed(
     text = report.read_text()
     assert "Paste all of the above into a bug report." in text
     assert "| det | 5 | 3 |" in text
+
+
+def test_a_failing_doctor_costs_no_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lu = replace(TINY, operations=(OPERATIONS["det"],), quick=((5, 3),))
+
+    def fail(*_: object) -> int:
+        raise RuntimeError("lost device")
+
+    monkeypatch.setattr(_bench, "FAMILIES", {"lu": lu})
+    monkeypatch.setattr(_doctor, "run", fail)
+    report = tmp_path / "report.md"
+    assert bench("--dtype", "float32", "--report", str(report)) == 0
+    assert "doctor ended: RuntimeError: lost device" in report.read_text()
+    assert "| det | 5 | 3 |" in report.read_text()
 
 
 @pytest.mark.parametrize("option", ["--read", "--compare"])

@@ -25,7 +25,9 @@ def _svg(name: str, figure: Any) -> str:
     buffer = io.StringIO()
     # Text stays text; one figure makes one file, and names in it differ from those of others.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        figure.savefig(
+            buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
     text = buffer.getvalue()
     return text[text.index("<svg") :]
 
