@@ -223,6 +223,8 @@ def _cost(options: argparse.Namespace, parser: argparse.ArgumentParser, console:
     ]
     if not timed:
         parser.error(f"--against: no times of {options.family} in that file")
+    measured = _bench_report.provenance(options.against)
+    console.print(f"Measured: {measured}", highlight=False, markup=False)
     table.against(timed, machines[0], console)
     return 0
 

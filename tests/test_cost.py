@@ -242,6 +242,7 @@ def test_the_command_predicts_and_holds_a_report_against_it(
     file = recorded(tmp_path, plan(case("lu_factor", 4096, 64)), 1.0)
     assert __main__.main([*cost, "--machine", "M2", "--against", str(file)]) == 0
     printed = capsys.readouterr().out
+    assert "Measured: `" in printed
     assert "0 of 1 within" in printed
     assert "outside" in printed
     for other in (["--family", "qr"], ["--dtype", "complex64"], ["--batch", "8", "--n", "8"]):
