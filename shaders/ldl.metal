@@ -863,6 +863,8 @@ template <typename T, int ROWS, int COLUMNS>
       own1 = lane == uint(c) ? total1 : own1;
       own2 = lane == uint(c) ? total2 : own2;
     }
+    // A sum over lanes orders no memory: what is exchanged below has been read.
+    simdgroup_barrier(mem_flags::mem_threadgroup);
     if (lane < uint(COLUMNS)) {
       threadgroup T* own = x + lane * uint(ROWS);
       const uint other = row_of(swaps[k], n);

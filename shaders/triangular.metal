@@ -464,7 +464,8 @@ template <typename T, int K>
         if (e < 32 * 32) block[j * 32 + (i - j) % 32] = entries[load];
       }
     }
-    if (of_A.along_rows) {
+    // No unknown is before the first rows, whose sums other threads set to zero in this interval.
+    if (of_A.along_rows && top > 0) {
       for (uint i = simd * uint(AT_ONCE); i < size; i += threads / 32 * uint(AT_ONCE)) {
         device const T* from = a + offset(of_A, top + i, lane);
         T sum[AT_ONCE * K];

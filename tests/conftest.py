@@ -64,8 +64,11 @@ def _whatever_is_launched_is_checked(request: pytest.FixtureRequest) -> Iterator
 
 @pytest.fixture
 def checked(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checked CPU engine. GPU engines have no checker: with them it changes nothing."""
-    if device == "cpu":
+    """The checked CPU engine. GPU engines have no checker: with them it changes nothing.
+
+    With MPSLINALG_CHECK=races around pytest, races that happen to do no harm are found too.
+    """
+    if device == "cpu" and os.environ.get("MPSLINALG_CHECK") != "races":
         monkeypatch.setenv("MPSLINALG_CHECK", "1")
 
 

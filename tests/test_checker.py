@@ -3,6 +3,7 @@
 import ctypes
 import math
 import platform
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -96,6 +97,27 @@ TINY = Tiny(
         f"{A}, {TID}",
         "THREADGROUP_ARRAY(T, shared, 64);\nshared[tid] = A[tid];\n"
         f"{BARRIER}\nA[tid] = shared[63 - tid];",
+    )
+    + kernel(
+        "write_twice",
+        f"{A}, {SHIFT}, {TID}",
+        "THREADGROUP_ARRAY(T, shared, 64);\nshared[tid] = T(7);\n"
+        f"if (shift != 0) {BARRIER}\nshared[63 - tid] = T(1);\n"
+        f"shared[0] = T(1);\n{BARRIER}\nif (tid == 0) A[0] = shared[0];",
+    )
+    + kernel(
+        "read_before_it_is_zero_again",
+        f"{A}, {SHIFT}, {TID}, {SIMD}",
+        "THREADGROUP_ARRAY(T, shared, 1);\nif (tid == 0) shared[0] = T(0);\n"
+        f"{BARRIER}\nconst T found = shared[0];\nif (shift != 0) {BARRIER}\n"
+        "if (tid == 0) shared[0] = T(0);\nA[tid] = found;",
+    )
+    + kernel(
+        "lanes_meet",
+        f"{A}, {SHIFT}, {TID}, {LANE}",
+        "THREADGROUP_ARRAY(T, shared, 32);\nshared[lane] = A[lane];\n"
+        "if (shift != 0) {\nsimdgroup_barrier(mem_flags::mem_threadgroup);\n} else {\n"
+        "A[lane] = simd_shuffle(A[lane], ushort(0));\n}\nA[lane] = shared[31 - lane];",
     )
     + kernel(
         "running_sum",
@@ -286,6 +308,32 @@ def test_no_race_with_a_barrier() -> None:
     x = numbers(64)
     TINY("reverse", x, threads=(64,), group=(64,))
     assert torch.equal(x, numbers(64).flip(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "threads", "words"),
+    [
+        ("write_twice", 64, "writes what thread .* wrote otherwise"),
+        (
+            "read_before_it_is_zero_again",
+            64,
+            "reads what thread 0 wrote|writes what thread .* read",
+        ),
+        ("lanes_meet", 32, "reads what thread .* wrote"),
+    ],
+)
+def test_race_that_does_no_harm(
+    name: str, threads: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = {"threads": (threads,), "group": (threads,)}
+    if name != "lanes_meet":
+        TINY(name, numbers(threads), 0, **launch)
+    monkeypatch.setenv("MPSLINALG_CHECK", "races")
+    report = fault(name, numbers(threads), 0, **launch)
+    assert report.startswith("race in threadgroup array 'shared' at byte ")
+    assert re.search(words, report)
+    # With a barrier in its place, and all threads writing the same.
+    TINY(name, numbers(threads), 1, **launch)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

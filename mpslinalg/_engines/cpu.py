@@ -1,7 +1,8 @@
 """The CPU engine: shaders as C++17, compiled by the system's compiler on first use.
 
 With MPSLINALG_CHECK=1 every launch is checked: out-of-range accesses, races, barriers that not
-all threads reach, what Metal's limits forbid. See include/runtime.cpp.
+all threads reach, what Metal's limits forbid. MPSLINALG_CHECK=races, slower, also finds the races
+in threadgroup memory that happen to do no harm. See include/runtime.cpp.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _COMPILERS = ("c++", "clang++", "g++")
 _COMMON = ("-std=c++17", "-fPIC", "-shared", "-w", "-pthread", "-U_FORTIFY_SOURCE")
 # A checked kernel runs three times on fibers; its compile time weighs more than its speed.
 _CHECKED = ("-O1", "-g1", "-fstack-clash-protection", "-march=native", "-ffp-contract=off")
+# Every access calls __tsan_..., which metal_cpu.h has: the sanitizer's own runtime stays out.
+_RACES = ("-DMPSL_RACES", "-fsanitize=thread", "-nodefaultlibs", "-fno-exceptions")
 _PLAIN = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")
 
 _VALUES: dict[str, Any] = {
@@ -71,6 +74,13 @@ class _Launch(ctypes.Structure):
 def checking() -> bool:
     """Whether launches on CPU tensors are checked."""
     return os.environ.get("MPSLINALG_CHECK", "0") not in ("", "0")
+
+
+def _flags(check: bool) -> tuple[str, ...]:
+    if not check:
+        return (*_COMMON, *_PLAIN)
+    races = _RACES if os.environ["MPSLINALG_CHECK"] == "races" else ()
+    return (*_COMMON, *_CHECKED, *races)
 
 
 @functools.cache
@@ -240,18 +250,18 @@ class _CpuLauncher(Launcher):
         self._what = what
         self._signature = signature
         self._text = translation_unit(shader_text, signature, template)
-        self._entries: dict[bool, int] = {}
+        self._entries: dict[tuple[str, ...], int] = {}
 
     def _entry(self, check: bool) -> int:
-        entry = self._entries.get(check)
+        flags = _flags(check)
+        entry = self._entries.get(flags)
         if entry is None:
-            flags = (*_COMMON, *(_CHECKED if check else _PLAIN))
             text = self._text if check or self._signature.cooperative else _unrolled(self._text)
             library = load(text, flags, self._what)
             library.mpsl_bind(ctypes.c_void_p(_runtime().mpsl_table()))
             function = library.mpsl_thread if self._signature.cooperative else library.mpsl_range
             entry = ctypes.cast(function, ctypes.c_void_p).value or 0
-            self._entries[check] = entry
+            self._entries[flags] = entry
         return entry
 
     def __call__(

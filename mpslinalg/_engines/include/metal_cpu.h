@@ -86,21 +86,57 @@ MPSL_INLINE double divide(double x, double y) { return x / y; }
 }  // namespace fast
 
 static const mpsl::Runtime* mpsl_runtime;
-extern "C" void mpsl_bind(const mpsl::Runtime* runtime) { mpsl_runtime = runtime; }
+#if defined(MPSL_RACES)
+#define MPSL_UNTOLD __attribute__((visibility("hidden"), no_sanitize("thread")))
+// What -fsanitize=thread makes of every access; its own runtime knows nothing of fibers.
+#define MPSL_TELLS(name, size, write)                                                              \
+  extern "C" MPSL_UNTOLD void __tsan_##name(void* p) { mpsl_runtime->access(p, size, write); }
+#define MPSL_TELLS_BOTH(size)                                                                      \
+  MPSL_TELLS(read##size, size, false)                                                              \
+  MPSL_TELLS(write##size, size, true)                                                              \
+  MPSL_TELLS(unaligned_read##size, size, false)                                                    \
+  MPSL_TELLS(unaligned_write##size, size, true)
+MPSL_TELLS_BOTH(1)
+MPSL_TELLS_BOTH(2)
+MPSL_TELLS_BOTH(4)
+MPSL_TELLS_BOTH(8)
+MPSL_TELLS_BOTH(16)
+#undef MPSL_TELLS_BOTH
+#undef MPSL_TELLS
+extern "C" MPSL_UNTOLD void __tsan_read_range(void* p, unsigned long size) {
+  mpsl_runtime->access(p, uint(size), false);
+}
+extern "C" MPSL_UNTOLD void __tsan_write_range(void* p, unsigned long size) {
+  mpsl_runtime->access(p, uint(size), true);
+}
+extern "C" MPSL_UNTOLD void __tsan_init() {}
+extern "C" MPSL_UNTOLD void __tsan_func_entry(void*) {}
+extern "C" MPSL_UNTOLD void __tsan_func_exit() {}
+extern "C" __attribute__((no_sanitize("thread")))
+#else
+extern "C"
+#endif
+void mpsl_bind(const mpsl::Runtime* runtime) { mpsl_runtime = runtime; }
 
 #define THREADGROUP_ARRAY(T, name, count)                                                          \
   T* const name = (T*)mpsl_runtime->threadgroup_array(sizeof(T) * (count), #name)
 
+// Atomics do not race.
+#if defined(MPSL_RACES)
+#define MPSL_ATOMIC static __attribute__((noinline, no_sanitize("thread")))
+#else
+#define MPSL_ATOMIC MPSL_INLINE
+#endif
 // A threadgroup's memory is one operating-system thread's: its fibers take turns.
-MPSL_INLINE void atomic_store_explicit(atomic_uint* a, uint v, memory_order) { a->value = v; }
-MPSL_INLINE uint atomic_load_explicit(const atomic_uint* a, memory_order) { return a->value; }
-MPSL_INLINE uint atomic_fetch_add_explicit(atomic_uint* a, uint v, memory_order) {
+MPSL_ATOMIC void atomic_store_explicit(atomic_uint* a, uint v, memory_order) { a->value = v; }
+MPSL_ATOMIC uint atomic_load_explicit(const atomic_uint* a, memory_order) { return a->value; }
+MPSL_ATOMIC uint atomic_fetch_add_explicit(atomic_uint* a, uint v, memory_order) {
   const uint before = a->value;
   a->value = before + v;
   return before;
 }
 // Of device memory too, which groups on other threads share.
-MPSL_INLINE uint atomic_fetch_max_explicit(atomic_uint* a, uint v, memory_order) {
+MPSL_ATOMIC uint atomic_fetch_max_explicit(atomic_uint* a, uint v, memory_order) {
   uint before = __atomic_load_n(&a->value, __ATOMIC_RELAXED);
   while (before < v && !__atomic_compare_exchange_n(&a->value, &before, v, true, __ATOMIC_RELAXED,
                                                     __ATOMIC_RELAXED)) {

@@ -1,6 +1,8 @@
 // The CPU engine. A threadgroup's threads are fibers of one OS thread; groups spread over OS threads.
 // With `check` a launch runs three times, in forward, reverse and random order, on copies of its
-// buffers between guard pages: whatever those runs do not agree on is a race.
+// buffers between guard pages: whatever those runs do not agree on is a race. Kernels that tell of
+// each access have races in threadgroup arrays found whatever they lead to: two threads at one
+// word with no barrier between them, one of which writes, unless both write the same.
 
 #include <setjmp.h>
 #include <signal.h>
@@ -110,11 +112,29 @@ class Guarded {
   char* data_ = nullptr;
 };
 
+// Who came last to a word of a threadgroup array, and in which intervals between barriers: of the
+// group, of the simdgroup.
+struct Word {
+  unsigned written = 0, written_in_simd = 0, read = 0, read_in_simd = 0;
+  unsigned writer = 0, reader = 0;
+  bool many_lanes = false, many_simds = false;
+};
+
+struct Array;
+
+// A word that two threads write, and what the first made of it.
+struct Overwritten {
+  Array* array;
+  unsigned long index;
+  unsigned writer, value;
+};
+
 struct Array {
   const char* name;
   std::unique_ptr<Guarded> guarded;
   std::vector<char> plain;
   unsigned long bytes;
+  std::vector<Word> words;
   char* data() { return guarded ? guarded->data() : plain.data(); }
 };
 
@@ -209,6 +229,7 @@ class Group {
     std::iota(sequence_.begin(), sequence_.end(), 0u);
     if (order == Order::reverse) std::reverse(sequence_.begin(), sequence_.end());
     rank_.resize(threads_);
+    simd_intervals_.resize((threads_ + LANES - 1) / LANES);
   }
   ~Group() {
     if (stacks_ != nullptr) Stacks::give(stacks_);
@@ -220,6 +241,7 @@ class Group {
     for (unsigned i = 0; i < threads_; ++i) rank_[sequence_[i]] = i;
     for (Array& array : arrays_) refill(array);
     barrier_ = {};
+    interval_ += 1;
     for (Meeting& meeting : simds_) meeting = {};
     alive_ = threads_;
     for (unsigned i = 0; i < threads_; ++i) {
@@ -227,6 +249,7 @@ class Group {
       fiber.state = State::ready;
       fiber.next_array = 0;
       fiber.rounds = 0;
+      fiber.site = {};
       fiber.place = place(index, i);
       fiber_start(fiber.context, stacks_->at(i), STACK_BYTES, &Group::main);
     }
@@ -243,14 +266,25 @@ class Group {
   void barrier(Site site) {
     meet(barrier_, site, State::at_barrier, threads_, [this] {
       for (Fiber& fiber : fibers_) fiber.state = State::ready;
+      interval_ += 1;
     });
   }
 
   void simd_barrier(Site site) {
-    const unsigned simd = current_ / LANES;
-    meet(simds_[simd], site, State::at_simd, LANES, [this, simd] {
-      for (unsigned i = 0; i < LANES; ++i) fibers_[simd * LANES + i].state = State::ready;
-    });
+    meet_simd(site, 1);
+  }
+
+  void access(const char* address, unsigned size, bool write) {
+    settle();
+    for (Array& array : arrays_) {
+      const char* const data = array.data();
+      if (address < data || address >= data + array.bytes) continue;
+      array.words.resize((array.bytes + 3) / 4);
+      const unsigned long last = std::min<unsigned long>((address - data + size - 1) / 4,
+                                                         array.words.size() - 1);
+      for (unsigned long w = (address - data) / 4; w <= last; ++w) touch(array, w, write);
+      return;
+    }
   }
 
   const void* exchange(const void* value, unsigned size, Site site) {
@@ -259,16 +293,18 @@ class Group {
     char* const slots =
         &slots_[(simd * 2 + (fibers_[current_].rounds++ & 1)) * LANES * mpsl::SLOT];
     memcpy(slots + current_ % LANES * mpsl::SLOT, value, size);
-    simd_barrier(site);
+    // Values change hands, but what a lane wrote to memory is not yet there for the others.
+    meet_simd(site, 0);
     return slots;
   }
 
   unsigned lane() const { return current_ % LANES; }
 
   void* threadgroup_array(unsigned long bytes, const char* name) {
+    settle();
     const unsigned index = fibers_[current_].next_array++;
     if (index == arrays_.size()) {
-      Array array{name, nullptr, {}, bytes};
+      Array array{name, nullptr, {}, bytes, {}};
       if (launch_.check != 0) {
         array.guarded = std::make_unique<Guarded>(bytes, order_ != Order::reverse);
       } else {
@@ -297,9 +333,70 @@ class Group {
   bool on_stack(const char* address) const { return stacks_ != nullptr && stacks_->owns(address); }
 
  private:
+  void touch(Array& array, unsigned long index, bool write) {
+    Word& word = array.words[index];
+    const unsigned simd = current_ / LANES, in_simd = simd_intervals_[simd];
+    const bool read_here = word.read == interval_;
+    const bool read_alike = read_here && word.reader / LANES == simd && word.read_in_simd == in_simd;
+    if (word.written == interval_ && word.writer != current_ &&
+        (word.writer / LANES != simd || word.written_in_simd == in_simd)) {
+      if (!write) race(array, index, "reads", "wrote", word.writer);
+      overwritten_.push_back({&array, index, word.writer, value_at(array, index)});
+    }
+    if (write) {
+      const bool other_simd = read_here && (word.many_simds || word.reader / LANES != simd);
+      if (other_simd || (read_alike && (word.many_lanes || word.reader != current_))) {
+        race(array, index, "writes", "read", word.reader);
+      }
+      word.written = interval_;
+      word.written_in_simd = in_simd;
+      word.writer = current_;
+    } else {
+      word.many_simds = read_here && (word.many_simds || word.reader / LANES != simd);
+      word.many_lanes = read_alike && (word.many_lanes || word.reader != current_);
+      word.read = interval_;
+      word.read_in_simd = in_simd;
+      word.reader = current_;
+    }
+  }
+
+  static unsigned value_at(Array& array, unsigned long index) {
+    unsigned value;
+    memcpy(&value, array.data() + index * 4, sizeof value);
+    return value;
+  }
+
+  // A kernel tells of a write before it: what has come of the last one shows now.
+  void settle() {
+    for (const Overwritten& last : overwritten_) {
+      if (value_at(*last.array, last.index) != last.value) {
+        race(*last.array, last.index, "writes", "wrote otherwise", last.writer);
+      }
+    }
+    overwritten_.clear();
+  }
+
+  void race(const Array& array, unsigned long word, const char* does, const char* did,
+            unsigned other) {
+    const Site& site = fibers_[current_].site;
+    stop("race in threadgroup array '%s' at byte %lu: thread %u %s what thread %u %s, with no "
+         "barrier between (the last one: %s:%u)",
+         array.name, word * 4, current_, does, other, did, site.what != nullptr ? site.file : "none",
+         site.line);
+  }
+
+  void meet_simd(Site site, unsigned barriers) {
+    const unsigned simd = current_ / LANES;
+    meet(simds_[simd], site, State::at_simd, LANES, [this, simd, barriers] {
+      simd_intervals_[simd] += barriers;
+      for (unsigned i = 0; i < LANES; ++i) fibers_[simd * LANES + i].state = State::ready;
+    });
+  }
+
   static void main() {
     Group* const group = self;
     group->launch_.thread(group->launch_.arguments, &group->fibers_[group->current_].place);
+    group->settle();
     group->fibers_[group->current_].state = State::done;
     group->alive_ -= 1;
     group->yield();
@@ -307,6 +404,7 @@ class Group {
 
   template <typename Release>
   void meet(Meeting& meeting, Site site, State waiting, unsigned expected, Release release) {
+    settle();
     Fiber& fiber = fibers_[current_];
     fiber.site = site;
     if (meeting.arrived == 0) {
@@ -407,6 +505,9 @@ class Group {
   Meeting barrier_{};
   std::vector<Array> arrays_;
   std::vector<unsigned> sequence_, rank_;
+  unsigned interval_ = 0;
+  std::vector<unsigned> simd_intervals_;
+  std::vector<Overwritten> overwritten_;
 };
 
 // A kernel that asks for nothing but its position in the grid runs as a plain loop, with no group
@@ -429,6 +530,9 @@ const mpsl::Runtime RUNTIME = {
     [] { return self->lane(); },
     [](unsigned long bytes, const char* name) {
       return group_for("THREADGROUP_ARRAY").threadgroup_array(bytes, name);
+    },
+    [](const void* address, unsigned size, bool write) {
+      if (self != nullptr) self->access(static_cast<const char*>(address), size, write);
     },
 };
 

@@ -18,6 +18,8 @@ struct Runtime {
   const void* (*exchange)(const void* value, unsigned size, Site site);
   unsigned (*lane)();
   void* (*threadgroup_array)(unsigned long bytes, const char* name);
+  // Of every access to memory, from kernels compiled to tell.
+  void (*access)(const void* address, unsigned size, bool write);
 };
 
 // Where one thread stands in its launch.
