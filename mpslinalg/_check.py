@@ -213,9 +213,13 @@ def _low_precision(args: tuple[Any, ...]) -> bool:
     return any(t.dtype in HALVES and autocasts(t.device.type) for t in tensors)
 
 
+# Asked once: torch.compile of torch 2.11 cannot trace the question. There is none for meta.
+_AUTOCAST = frozenset(d for d in ("cpu", "cuda", "mps") if torch.amp.is_autocast_available(d))
+
+
 def autocasts(device: str) -> bool:
-    """Whether autocast is on for a type of devices; for some, as meta, torch has none."""
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    """Whether autocast is on for a type of devices."""
+    return device in _AUTOCAST and torch.is_autocast_enabled(device)
 
 
 def _ones(arg: Any) -> Any:

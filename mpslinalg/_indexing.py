@@ -265,14 +265,18 @@ _repeated_put = repeated(_put_into_copy, _put_into_copy)
 def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Put elements into a tensor, in place, by their numbers in row-major order.
 
-    Same contract as `torch.Tensor.put_`. Differences, arguments, launches: those of `put`.
+    Same contract as `torch.Tensor.put_`. Differences: those of `put`.
+
+    Args:
+        input: of any shape, strides and dtype that `put` takes; it is written to.
+        index, source, accumulate: see `put`.
 
     Returns:
         input. Differentiable in input and source.
 
     Raises:
-        IndexError, RuntimeError: as `put`; nothing is written then.
-        RuntimeError: elements of input that share memory.
+        IndexError: see `put`; nothing is written then.
+        RuntimeError: see `put`; elements of input that share memory.
     """
     if is_distributed(input, index, source):
         return input.copy_(put(input, index, source, accumulate))

@@ -100,7 +100,7 @@ OWN = {
 # Exact, or sums and products as torch has them, or by another function of these, which is named.
 WITHOUT_SOURCE = {
     *("eq", "ne", "lt", "le", "gt", "ge", "frexp", "heaviside", "logspace"),
-    *("take", "put_", "bincount", "diagonal", "lu_unpack"),
+    *("take", "put", "bincount", "diagonal", "lu_unpack"),
     *("cross", "matmul", "matrix_power", "multi_dot", "vander", "vecdot"),
     *("tensorinv", "tensorsolve"),
 }

@@ -285,7 +285,7 @@ def test_which_of_what_is_no_matrix(A: Any) -> None:
         ("cholesky_ex", 40, "cholesky_rows"),
         ("cholesky", 200, "cholesky_whole"),
         ("cholesky", 300, "cholesky_step of 64 columns"),
-        ("cholesky", 2000, "cholesky_step of 64 columns, matmul"),
+        ("cholesky", 2100, "cholesky_step of 64 columns, matmul"),
         ("qr", 32, "qr_simd"),
         ("svd", 32, "svd_simd"),
         ("geqrf", 4, "qr_panel of 32 columns"),
