@@ -20,7 +20,7 @@ from mpslinalg._names import other_names
 # 0.26 against 0.31 ms for 1024 of 4 x 4, 0.20 against 0.12 for 256 (two cores of an AMD EPYC).
 INV_CPU_BATCH = 1024
 INV_CPU_N = 4
-# On an H200 (docs/data/h200*.json, 2026-11-30) the kernels beat torch in every batch measured, of
+# On an H200 (docs/data/h200.json, 2026-12-01) the kernels beat torch in every batch measured, of
 # which the smallest was this. Of single matrices they win some and lose some, and small ones were
 # not measured.
 CUDA_BATCH = 64
@@ -28,13 +28,16 @@ CUDA_BATCH = 64
 CUDA_TALL = 65536
 CUDA_TALL_COLUMNS = 8
 CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
-# Of a single matrix of so many rows and columns or more, SVD and exponential win by 1.4 to 7.9; and
-# LDL by 6.9 to 92 from 1024 rows on, and at 256 because torch takes longer for each matrix of a
-# batch than the kernels for all 64.
-CUDA_SINGLE = 256
-CUDA_SINGLE_WINS = frozenset(
-    ("svd", "svdvals", "matrix_exp", "ldl_factor", "ldl_factor_ex", "ldl_solve")
-)
+# Of what sizes a single matrix wins, in float32 and complex64: svd, svdvals, matrix_exp and eigvalsh
+# by 1.2 to 9, eigh by 1.1 to 1.6, LU by 1.04 to 1.4; LDL by 7 to 79 from 1024 rows on, and at 256
+# because torch takes longer for each matrix of a batch than the kernels for all 64.
+CUDA_SINGLE_WINS = {
+    **dict.fromkeys(("svd", "svdvals", "matrix_exp", "eigvalsh"), (256, math.inf)),
+    **dict.fromkeys(("ldl_factor", "ldl_factor_ex", "ldl_solve"), (256, math.inf)),
+    "eigh": (1024, math.inf),
+    **dict.fromkeys(("lu_factor", "lu_factor_ex", "det", "inv", "inv_ex"), (1024, 2048)),
+    **dict.fromkeys(("solve", "solve_ex"), (1024, 2048)),
+}
 CUDA_NOT_MEASURED = frozenset(("matrix_norm", "svd_lowrank"))
 # Batches of eig were measured up to so many rows; one matrix of 1024 loses, 0.25 s beside 0.17.
 CUDA_EIG_ROWS = 512
@@ -181,8 +184,9 @@ def kernels_win(name: str, device: str, batch: int, m: int, n: int) -> bool:
     if name in ("eig", "eigvals") and n > CUDA_EIG_ROWS:
         return False
     tall = name in CUDA_TALL_WINS and m >= CUDA_TALL and n <= CUDA_TALL_COLUMNS
-    large = name in CUDA_SINGLE_WINS and min(m, n) >= CUDA_SINGLE
-    return batch >= CUDA_BATCH or tall or large
+    least, most = CUDA_SINGLE_WINS.get(name, (math.inf, 0))
+    single = least <= min(m, n) and max(m, n) <= most
+    return batch >= CUDA_BATCH or tall or single
 
 
 def which(name: str, *args: Any, **kwargs: Any) -> str:

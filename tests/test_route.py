@@ -328,12 +328,16 @@ def test_what_is_built_on_a_decomposition_goes_where_it_goes(
 def test_auto_on_cuda_takes_what_won_there() -> None:
     for name in ("lu_factor", "solve_triangular", "cholesky", "qr", "lstsq"):
         assert _route.kernels_win(name, "cuda", 64, 8, 8)
-        assert not _route.kernels_win(name, "cuda", 1, 1024, 1024)
+        assert not _route.kernels_win(name, "cuda", 1, 1023, 1023)
     assert _route.kernels_win("qr", "cuda", 1, 65536, 8)
     assert not _route.kernels_win("lu_factor", "cuda", 1, 65536, 8)
     for name in ("svd", "matrix_exp", "ldl_factor"):
         assert _route.kernels_win(name, "cuda", 1, 300, 256)
         assert not _route.kernels_win(name, "cuda", 1, 300, 255)
+    for name in ("lu_factor", "solve", "eigh"):
+        assert _route.kernels_win(name, "cuda", 1, 1024, 1024)
+    assert _route.kernels_win("eigh", "cuda", 1, 4096, 4096)
+    assert not _route.kernels_win("lu_factor", "cuda", 1, 2049, 2048)
     assert not _route.kernels_win("eigh", "cuda", 1, 300, 300)
     assert not _route.kernels_win("matrix_norm", "cuda", 64, 8, 8)
     assert not _route.kernels_win("qr", "meta", 64, 8, 8)
