@@ -28,9 +28,9 @@ CUDA_BATCH = 64
 CUDA_TALL = 65536
 CUDA_TALL_COLUMNS = 8
 CUDA_TALL_WINS = frozenset(("qr", "lstsq"))
-# Of what sizes a single matrix wins, in float32 and complex64: svd, svdvals, matrix_exp and eigvalsh
-# by 1.2 to 9, eigh by 1.1 to 1.6, LU by 1.04 to 1.4; LDL by 7 to 79 from 1024 rows on, and at 256
-# because torch takes longer for each matrix of a batch than the kernels for all 64.
+# Of what sizes a single matrix wins, in float32 and complex64: svd, svdvals, matrix_exp and
+# eigvalsh by 1.2 to 9, eigh by 1.1 to 1.6, LU by 1.04 to 1.4; LDL by 7 to 79 from 1024 rows on, and
+# at 256 because torch takes longer for each matrix of a batch than the kernels for all 64.
 CUDA_SINGLE_WINS = {
     **dict.fromkeys(("svd", "svdvals", "matrix_exp", "eigvalsh"), (256, math.inf)),
     **dict.fromkeys(("ldl_factor", "ldl_factor_ex", "ldl_solve"), (256, math.inf)),
