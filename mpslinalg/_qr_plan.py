@@ -119,8 +119,9 @@ def _tall(matrices: Tensor, Q: Tensor, R: Tensor, wanted: bool, signed: bool = F
     """Q and R of few columns: of blocks of rows, then of the R of those (TSQR)."""
     batch, m, n = matrices.shape
     width = WIDTH if n <= WIDTH else WIDE
-    blocks = _blocks(batch, m, n, _height(Q.dtype, n))
-    rows = -(-m // blocks)
+    rows = -(-m // _blocks(batch, m, n, _height(Q.dtype, n)))
+    # None is empty: 245 blocks of 50000 rows would have 205 each, and 244 are enough.
+    blocks = -(-m // rows)
     tops = R if blocks == 1 else empty((batch, blocks * n, n), R)
     parts = -(-rows // WIDTH)
     threads = WIDTH * parts + whole((width - WIDTH) * parts)

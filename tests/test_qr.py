@@ -165,3 +165,12 @@ def test_regimes() -> None:
         assert _qr_plan.regime("qr", torch.float32, 1, m, n, 1) == text
         with LA.use("kernels"):
             assert LA.which("qr", torch.empty(m, n)).endswith(f" {text}")
+
+
+@pytest.mark.parametrize(("m", "n"), [(50000, 13), (65536, 8)])
+def test_no_block_of_a_tall_matrix_is_empty(m: int, n: int, device: str) -> None:
+    A = testing.random((m, n), torch.float32)
+    Q, R = (x.cpu().double() for x in LA.qr(on(device, A)))
+    eps = torch.finfo(torch.float32).eps
+    assert (Q @ R - A).norm() <= 10 * eps * A.norm()
+    assert (Q.mH @ Q - torch.eye(n)).norm() <= 10 * eps * n
